@@ -32,7 +32,7 @@ from ernie_pair.core.cli.options import (
 )
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.atomic_files import make_folder
-from ernie_pair.core.files.atomic_folder import content_of
+from ernie_pair.core.files.atomic_folder import list_content
 from ernie_pair.core.files.json_file import write_json
 from ernie_pair.core.files.results import Results, settings_of
 from ernie_pair.core.run_module import RUN_MODULE
@@ -105,7 +105,7 @@ def train_peer(config: TrainPeerConfig) -> None:
         raise InputError(
             f"--model_path {config.model_path} is not a folder; make one with ernie-pair convert --to hf"
         )
-    inputs = {flag: content_of(getattr(config, flag)) for flag in FILES}
+    inputs = {flag: list_content(getattr(config, flag)) for flag in FILES}
     settings = settings_of(config, *PLACES)
     results = Results("train-peer", [config.output_file], inputs, settings, config.overwrite)
     if results.are_done():

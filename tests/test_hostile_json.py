@@ -32,7 +32,7 @@ from ernie_pair.checkpoint.manifest import (
     sha256_of,
     state_bytes,
 )
-from ernie_pair.checkpoint.run_folder import run_id_of
+from ernie_pair.checkpoint.run_folder import ensure_run_id
 from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.experiments.series import Series
 from ernie_pair.inference.predictor import PairPredictor
@@ -227,8 +227,8 @@ def _(folder):
 
 @reads("run", 3)
 def _(folder):
-    run_id_of(folder)
-    return folder / "run.json", lambda: run_id_of(folder)
+    ensure_run_id(folder)
+    return folder / "run.json", lambda: ensure_run_id(folder)
 
 
 @reads("metrics", 0, whole_lines=False)

@@ -48,8 +48,8 @@ from ernie_pair.checkpoint.run_folder import (
     OWN_LINK,
     RunLock,
     check_no_lost_checkpoints,
+    ensure_run_id,
     note_checkpoint,
-    run_id_of,
     set_aside_run,
 )
 from ernie_pair.core.errors import CheckpointError, InputError, MachineError
@@ -202,7 +202,7 @@ class Checkpoints:
         self._lock = RunLock(self.output_dir / LOCK)
         try:
             self._prepare_folder()
-            return run_id_of(self.output_dir), secrets.token_hex(8)
+            return ensure_run_id(self.output_dir), secrets.token_hex(8)
         except BaseException:
             self._lock.release()
             raise
@@ -221,7 +221,7 @@ class Checkpoints:
             shown = ", ".join(strange[:3])
             logger.warning("%s: %d entries are not checkpoints: %s", self.folder, len(strange), shown)
         if known:
-            run_id_of(self.output_dir)
+            ensure_run_id(self.output_dir)
             note_checkpoint(self.output_dir)
         elif not list(self.folder.glob(f"{BAD}*")):
             check_no_lost_checkpoints(self.output_dir)

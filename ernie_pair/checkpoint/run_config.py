@@ -158,7 +158,7 @@ def find_config(folder: Path, identity: Mapping[str, object]) -> Path:
     return next(path for path in paths if not os.path.lexists(path) or is_ours(path))
 
 
-def latest_of(content: Dict[str, Any]) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+def read_latest(content: Dict[str, Any]) -> Tuple[Dict[str, Any], Dict[str, Any]]:
     """Return the flags and the versions of the last start that the ``content`` of a config.yaml tells of."""
     flags = {name: value for name, value in content.items() if name != ABOUT}
     with_versions = dict(content[ABOUT].get("versions") or {})
@@ -181,7 +181,7 @@ def _changes_since(
     there: Dict[str, Any], flags: Dict[str, Any], about: Dict[str, Any], config: Options
 ) -> Dict[str, Any]:
     """Return what this start does differently from the one before it; {} for nothing."""
-    before, with_versions = latest_of(there)
+    before, with_versions = read_latest(there)
     absent = [item for item in fields(config) if item.name not in before and item.default is not MISSING]
     usual = {item.name: item.default for item in absent}
     now = {name: value for name, value in flags.items() if name not in defaults_of(config, "start")}

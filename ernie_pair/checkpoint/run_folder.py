@@ -58,7 +58,7 @@ def read_run(output_dir: Path) -> Dict[str, Any]:
     return note
 
 
-def run_id_of(output_dir: Path) -> str:
+def ensure_run_id(output_dir: Path) -> str:
     """Return the run id of ``output_dir``, which is created and stored at the first start."""
     run = read_run(output_dir)
     if not run:
@@ -164,7 +164,7 @@ def is_own_best(link: Path) -> bool:
     return link.is_symlink() and re.fullmatch(OWN_TARGET, os.readlink(link)) is not None
 
 
-def best_of(output_dir: Path) -> Optional[Path]:
+def find_best(output_dir: Path) -> Optional[Path]:
     """Return the folder of a run's best model, by its link or else its metadata; None: there is none."""
     link = output_dir / BEST
     if is_own_best(link) and link.is_dir():

@@ -15,7 +15,7 @@ from typing import Any, Callable, Iterator, NamedTuple
 import numpy as np
 
 from ernie_pair.checkpoint.run_config import flags_of
-from ernie_pair.checkpoint.run_folder import best_of
+from ernie_pair.checkpoint.run_folder import find_best
 from ernie_pair.checks.pipeline_inputs import (
     MAX_POSITIONS,
     PREPARE,
@@ -357,7 +357,7 @@ class Plan:
             line += f" at threshold {found['threshold']:.4f}"
         if "intervals" in found:
             line += " (95 %: {:.4f} to {:.4f})".format(*found["intervals"][name])
-        best = best_of(self.folder / "pair")
+        best = find_best(self.folder / "pair")
         reason = learned_nothing_in(best) if best else ""
         if name in baseline:
             line += f"; counting shared characters reaches {baseline[name]:.4f}"

@@ -17,7 +17,7 @@ from ernie_pair.core.files.atomic_folder import (
     MADE,
     README,
     check_replaceable,
-    content_of,
+    list_content,
     read_folder_record,
 )
 from ernie_pair.core.files.json_file import write_json
@@ -177,7 +177,7 @@ def publish_export(
     check_replaceable(output_dir, own)
     inputs: Dict[str, Sequence[Path]] = {}
     for flag, folders in models.items():
-        inputs[flag] = [path for folder in folders for path in content_of(str(folder))]
+        inputs[flag] = [path for folder in folders for path in list_content(str(folder))]
     for name in (name for name in paths_in(config, "reads") if name not in models):
         files = files_of(getattr(config, name))
         inputs.update({name: files} if files else {})  # otherwise it is the name of a set, or nothing

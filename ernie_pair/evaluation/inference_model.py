@@ -10,7 +10,7 @@ import numpy as np
 
 from ernie_pair.core.errors import counted
 from ernie_pair.core.files.arrays import sha256_of_file
-from ernie_pair.core.files.atomic_folder import content_of
+from ernie_pair.core.files.atomic_folder import list_content
 from ernie_pair.inference.predictor import Advance, PairScorer
 from ernie_pair.inference.token_rows import WINDOW, encode_texts, open_tokenizer
 from ernie_pair.kernels.choice import KernelFlags
@@ -67,7 +67,7 @@ class TrainedScorer(PairScorer):
     @property
     def identity(self) -> Tuple[str, str]:
         """Return a hash of all files of the model but those that only tell of it, and its kernels."""
-        files = "".join(map(sha256_of_file, content_of(self.where)))
+        files = "".join(map(sha256_of_file, list_content(self.where)))
         return hashlib.sha256(files.encode()).hexdigest(), self.kernels.name
 
     @cached_property

@@ -9,7 +9,7 @@ from typing import Dict, Optional, Sequence, Union
 
 from ernie_pair.core.cli.options import paths_in
 from ernie_pair.core.errors import InputError
-from ernie_pair.core.files.atomic_folder import content_of
+from ernie_pair.core.files.atomic_folder import list_content
 from ernie_pair.core.files.results import Results, settings_of
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST, not_of_pairs
 from ernie_pair.inference.predictor import PairPredictor, PairScorer
@@ -96,7 +96,7 @@ def results_of(command: str, config, more: Sequence[Path] = (), but: str = "") -
         if not path.parent.is_dir():
             raise InputError(f"--output_file {path}: its folder {path.parent} does not exist; make it first")
     inputs: Dict[str, Sequence[Path]] = {
-        name: [path for path in content_of(getattr(config, name)) if path.name != but]
+        name: [path for path in list_content(getattr(config, name)) if path.name != but]
         for name in paths_in(config, "reads")
     }
     named = {name: getattr(config, name) for name, files in inputs.items() if not files}  # sets, models

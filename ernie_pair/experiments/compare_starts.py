@@ -11,7 +11,7 @@ from data_tools.corpus.twin_vocab import vocabulary_of
 from data_tools.samples.masking import MaskingFlags
 from data_tools.samples.split_datasets import dataset_of
 from ernie_pair.checkpoint.run_config import keep_config
-from ernie_pair.checkpoint.run_folder import EVENTS, best_of
+from ernie_pair.checkpoint.run_folder import EVENTS, find_best
 from ernie_pair.core.cli.cli import parse_config
 from ernie_pair.core.cli.options import defaults_of
 from ernie_pair.core.errors import CheckpointError, InputError
@@ -161,7 +161,7 @@ def _train_and_predict(
     run: Dict[str, Any] = {"model_name_or_path": start.path, "seed": seed, "output_dir": folder}
     run["from_scratch"] = "true" if start.source.weights is None else "false"
     _call(words_of("train", config=train_config, **run), log)
-    best = best_of(folder)
+    best = find_best(folder)
     if best is None:
         raise no_best_model(folder)
     shared = {*defaults_of(PredictConfig, "trained", "speed"), "precision"} & vars(train).keys()

@@ -15,7 +15,7 @@ import numpy as np
 import yaml
 
 from ernie_pair.checkpoint.run_config import keep_config
-from ernie_pair.checkpoint.run_folder import BEST, best_of, cleanup_on_error
+from ernie_pair.checkpoint.run_folder import BEST, cleanup_on_error, find_best
 from ernie_pair.core.cli.options import defaults_of, paths_in
 from ernie_pair.core.errors import CheckpointError, InputError, NumbersError, message_of
 from ernie_pair.core.files.atomic_files import ABOUT, CONFIG_YAML
@@ -225,7 +225,7 @@ class _Search(PairSeries):
             flags.write_text(yaml.safe_dump(of_best, allow_unicode=True, sort_keys=False), encoding="utf-8")
             table.to_csv(trials, sep="\t", index=False)
             page_draft.write_text(page, encoding="utf-8")
-        model = best_of(run) if run else None
+        model = find_best(run) if run else None
         if model:
             point_link(self.output_dir / BEST, model.relative_to(self.output_dir), OWN_BEST)
 

@@ -22,7 +22,7 @@ from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, TypeVar
 
 import numpy as np
 
-from ernie_pair.checkpoint.run_folder import run_id_of
+from ernie_pair.checkpoint.run_folder import ensure_run_id
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.core.files.atomic_files import CONFIG_YAML
@@ -231,7 +231,7 @@ def report_series(
     """
     if not names:
         return
-    for reporter in open_reporters(names, output_dir, run_id_of(output_dir)):
+    for reporter in open_reporters(names, output_dir, ensure_run_id(output_dir)):
         reporter.configuration(flags)
         for step, values in points:
             reporter.scalars({name: v for name, v in values.items() if math.isfinite(v)}, step)

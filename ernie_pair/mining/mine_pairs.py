@@ -29,7 +29,7 @@ from ernie_pair.core.cli.options import (
 )
 from ernie_pair.core.cli.standard_streams import with_standard_streams
 from ernie_pair.core.errors import InputError, counted
-from ernie_pair.core.files.atomic_folder import content_of
+from ernie_pair.core.files.atomic_folder import list_content
 from ernie_pair.evaluation.scorer import load
 from ernie_pair.inference.embedder import TextEmbedder, unit_rows
 from ernie_pair.inference.predictor import PairScorer
@@ -301,7 +301,7 @@ def mine_pairs(config: MineConfig) -> None:
     is_of_pairs = config.format == PAIRS
     source = PairSource.of(config, "train_file")
     models = {flag: list_model_files(getattr(config, flag)) for flag in ("embedding_model", "model_path")}
-    more = {**models, "corpus": content_of(config.corpus)}
+    more = {**models, "corpus": list_content(config.corpus)}
     results = results_of_pairs("mine", config, [Path(config.output_file)], "output_file", more)
     if results.are_done():
         return

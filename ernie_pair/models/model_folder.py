@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import List, Sequence, Union
 
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint
-from ernie_pair.checkpoint.run_folder import CHECKPOINTS, LAST, best_of
+from ernie_pair.checkpoint.run_folder import CHECKPOINTS, LAST, find_best
 from ernie_pair.core.errors import CheckpointError, InputError, again_with
-from ernie_pair.core.files.atomic_folder import content_of
+from ernie_pair.core.files.atomic_folder import list_content
 from ernie_pair.core.files.json_file import read_json_object
 from ernie_pair.models.spec import EMBEDDING, LAYER_CLASS, MODULES, architecture_in, find_config
 
@@ -36,7 +36,7 @@ def resolve_model_folder(given: Path) -> Path:
         given = given.parent / os.readlink(given)
     if find_config(given) is not None or (given / RECIPE_NOTE).is_file():
         return given
-    best = best_of(given)
+    best = find_best(given)
     if best is not None:
         return best
     if not any((given / name).is_dir() for name in (LAST, CHECKPOINTS)):
@@ -79,7 +79,7 @@ def list_model_files(given: str) -> List[Path]:
         from ernie_pair.models.sentence_transformers import list_module_files  # for such a folder alone
 
         in_modules = list_module_files(folder)
-    return [*content_of(str(folder)), *in_modules] if given else []
+    return [*list_content(str(folder)), *in_modules] if given else []
 
 
 def no_model_folder(flag: str, given: Union[str, Path], hint: str) -> InputError:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
-from ernie_pair.checkpoint.run_config import find_config, latest_of
+from ernie_pair.checkpoint.run_config import find_config, read_latest
 from ernie_pair.checkpoint.run_folder import CHECKPOINTS, EVENTS, read_run
 from ernie_pair.core.cli.options import OverwriteFlag, data_option, names_in
 from ernie_pair.core.errors import CheckpointError, InputError, counted
@@ -99,7 +99,7 @@ def flags_of(folder: Path) -> Dict[str, object]:
     known_by = {"made_by": MAKER, **({"run_id": note["run_id"]} if note else {})}
     config = read_own_config(find_config(folder, known_by))
     if config is not None:
-        return _single_values(latest_of(config)[0])
+        return _single_values(read_latest(config)[0])
     for manifest in sorted(folder.glob(f"{CHECKPOINTS}/step_*/{MANIFEST}"), reverse=True):
         try:
             content = parse_json_object(read_regular(manifest, MAX_MANIFEST_BYTES))
@@ -187,7 +187,7 @@ def is_finite(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def best_of(curve: Curve, metric: str, flags: Mapping[str, object]) -> Tuple[float, int]:
+def find_best(curve: Curve, metric: str, flags: Mapping[str, object]) -> Tuple[float, int]:
     """Return the best value of a curve and the first step that has it; ``flags``: those of its run."""
     greater = flags.get("greater_is_better")
     is_lower_better = metric.endswith("loss") or metric in LOWER_IS_BETTER
@@ -306,7 +306,7 @@ def _cell(curve: Optional[Curve], flags: Mapping[str, object], metric: str) -> o
         return None
     if curve.split != "valid":
         return curve.values[-1]
-    value, step = best_of(curve, metric, flags)
+    value, step = find_best(curve, metric, flags)
     return f"{format_cell(value)} ({step})"
 
 

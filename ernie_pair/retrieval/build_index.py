@@ -38,7 +38,7 @@ from ernie_pair.core.cli.options import (
 from ernie_pair.core.cli.standard_streams import with_standard_streams
 from ernie_pair.core.errors import InputError, counted
 from ernie_pair.core.files.arrays import sha256_of_file
-from ernie_pair.core.files.atomic_folder import MADE, check_replaceable, content_of
+from ernie_pair.core.files.atomic_folder import MADE, check_replaceable, list_content
 from ernie_pair.core.files.json_file import is_whole_number, read_json_object, shown
 from ernie_pair.core.files.results import Results, files_of, settings_of
 from ernie_pair.core.progress import CountProgress, Progress
@@ -216,7 +216,7 @@ def make_index(config: IndexConfig) -> Path:
     inputs: Dict[str, Sequence[Path]] = {
         "input_file": files_of(config.input_file),
         "embedding_model": files_of_model(config.embedding_model),
-        "vectors": content_of(config.vectors),
+        "vectors": list_content(config.vectors),
     }
     outputs = [output_dir / name for name in WRITTEN]
     settings = settings_of(config, *inputs, "output_dir", "batch_size")
@@ -240,7 +240,7 @@ def files_of_model(folder: str) -> List[Path]:
     settings = read_embedding(Path(folder)) if folder else None
     is_exported = (Path(folder) / EXPORT_MANIFEST).is_file() or bool(settings and settings.is_exported)
     if is_exported or not folder:
-        return content_of(folder)
+        return list_content(folder)
     from ernie_pair.models import model_folder  # which needs the libraries for training
 
     return model_folder.list_model_files(folder)

@@ -34,16 +34,16 @@ GradNormSq = Union[float, paddle.Tensor]
 class DataParallel:
     """Data parallelism over one rank, or over several that average gradients in the last pass of a step.
 
-    ``widens_sums``: they average those in half precision as float32. Which parameters of a layer of the
+    ``fp32_sums``: they average those in half precision as float32. Which parameters of a layer of the
     user's own get a gradient is unknown: these are averaged when the backward pass is over.
     """
 
-    def __init__(self, model, optimizer, process_group, *, widens_sums: bool = False):
+    def __init__(self, model, optimizer, process_group, *, fp32_sums: bool = False):
         self.model, self.optimizer, self.process_group = model, optimizer, process_group
         is_own = isinstance(model, CustomModel)
         if is_own and process_group.size > 1:
             model.check_no_running_statistics()
-        self.forward = process_group.share_gradients(model, widens_sums, afterwards=is_own)
+        self.forward = process_group.share_gradients(model, fp32_sums, afterwards=is_own)
         moved = {id(parameter) for parameter in parameters_of(optimizer)}
         # Of an optimizer of the user's own: gradients that it would not clear.
         self._unmoved = [p for p in model.parameters() if not (p.stop_gradient or id(p) in moved)]
@@ -113,20 +113,20 @@ PART_FILE = "optimizer-{part:05d}-of-{parts:05d}.safetensors"
 class Zero2:
     """ZeRO stage 2, with the methods of `DataParallel`; ``optimizer`` is Paddle's own, without a wrapper.
 
-    ``widens_sums``: gradients in half precision are summed in float32, and rounded once. Raises InputError
+    ``fp32_sums``: gradients in half precision are summed in float32, and rounded once. Raises InputError
     for a single process.
     """
 
     loss_factor = 1  # Paddle adds up what the processes have
 
-    def __init__(self, model, optimizer, process_group, widens_sums: bool = False):
+    def __init__(self, model, optimizer, process_group, fp32_sums: bool = False):
         if process_group.size == 1:
             raise InputError(
                 "--sharding stage2 splits the state over several processes, and this is one; launch with "
                 "--gpus 0,1, or use --sharding none"
             )
         self.model, self.inner, self.process_group = model, optimizer, process_group
-        self.widens_sums = widens_sums
+        self.fp32_sums = fp32_sums
         self.forward, self.optimizer = shard(model, optimizer)
         owners = owners_of(self.optimizer)
         rank, trained = process_group.rank, trained_parameters(model)
@@ -134,7 +134,7 @@ class Zero2:
 
     def passing(self, is_last: bool) -> ContextManager:
         """Return the context of a pass: every backward pass sums its gradients at their owners."""
-        return reduce_in_float32() if self.widens_sums else nullcontext()
+        return reduce_in_float32() if self.fp32_sums else nullcontext()
 
     def unscale(self, loss_scale) -> None:
         """Divide the gradients that this rank owns by the loss scale."""

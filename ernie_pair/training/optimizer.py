@@ -112,7 +112,7 @@ def restore_optimizer(
 ) -> None:
     """Take what ``optimizer_arrays`` gave, for ``owned``. CheckpointError names ``where``: nothing is set."""
     trained = trained_parameters(model) if owned is None else owned
-    refuse_other_state(model, optimizer, arrays, where)
+    check_optimizer_state(model, optimizer, arrays, where)
     if not is_named_adamw(optimizer):
         names = {f"{name}.": f"{p.name}_" for name, p in trained.items()}
         state = dict(optimizer.state_dict())  # the rest of it, such as its scheduler's, stays
@@ -135,7 +135,7 @@ def restore_optimizer(
     lay_powers_on_cpu(optimizer, list(trained.values()))
 
 
-def refuse_other_state(model, optimizer, arrays: Arrays, where: str) -> None:
+def check_optimizer_state(model, optimizer, arrays: Arrays, where: str) -> None:
     """Raise CheckpointError naming ``where`` when ``arrays`` is no state of this optimizer."""
     if is_named_adamw(optimizer):
         check_match(state_shapes(model, optimizer), arrays, where)
@@ -172,7 +172,7 @@ def is_master_kept(optimizer, parameter) -> bool:
 
 # Kept in float32, for a sum over many terms loses its small ones in half precision.
 FLOAT32_OPS = {"softmax", "softmax_with_cross_entropy", "layer_norm", "reduce_sum"}
-OF_THE_SCALE = (
+LOSS_SCALE_FLAGS = (
     "init_loss_scaling", "incr_ratio", "decr_ratio", "incr_every_n_steps", "decr_every_n_nan_or_inf",
 )  # fmt: skip
 SCALE, FINITE, INFINITE = "loss_scale", "finite_in_a_row", "infinite_in_a_row"
@@ -189,7 +189,7 @@ class LossScale(AnyDeviceGradScaler):
     """Paddle's loss scale; the caller, who has heard all processes, says what is to be skipped."""
 
     def __init__(self, config: AmpFlags):
-        super().__init__(**{name: getattr(config, name) for name in OF_THE_SCALE})
+        super().__init__(**{name: getattr(config, name) for name in LOSS_SCALE_FLAGS})
 
     def arrays(self) -> Arrays:
         """Return the state as arrays, which ``restore`` takes: the loss scale and two counts, [1] each."""

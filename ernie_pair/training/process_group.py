@@ -28,7 +28,7 @@ class ProcessGroup:
 
     def __init__(self, world: World = World()):  # noqa: B008
         self.rank, self.size = world.rank, world.size
-        self._is_nccl = self._widens = self._averages_afterwards = False
+        self._is_nccl = self._fp32_sums = self._averages_afterwards = False
         if self.size == 1:
             return
         import paddle.distributed
@@ -36,14 +36,14 @@ class ProcessGroup:
         self._dist = paddle.distributed
         with all_start(world):
             join_processes()
-            self._meeting_place = StoreBarrier(open_store(), world.size, "pair")
+            self._barrier = StoreBarrier(open_store(), world.size, "pair")
         self._is_nccl = self._dist.get_backend() == "NCCL"
         if not self._is_nccl:
             skip_destructors()
 
     @property
     def _averages_in_backward(self) -> bool:
-        return self._is_nccl and not (self._widens or self._averages_afterwards)
+        return self._is_nccl and not (self._fp32_sums or self._averages_afterwards)
 
     def barrier(self) -> None:
         """Wait until all ranks have come, however long one of them takes."""
@@ -57,8 +57,8 @@ class ProcessGroup:
     def meet(self) -> None:
         """Wait for the other ranks where the collectives that follow would soon time out."""
         if self.size > 1:
-            with self._meeting():
-                self._meeting_place.wait_for_all()
+            with self._collective():
+                self._barrier.wait_for_all()
 
     def all_reduce_now(self, array: np.ndarray) -> np.ndarray:
         """All-reduce ``array`` and return its sum over all ranks. Adding zeros changes no bit."""
@@ -67,14 +67,14 @@ class ProcessGroup:
         import paddle
 
         tensor = paddle.to_tensor(array)
-        with self._meeting():
+        with self._collective():
             self._dist.all_reduce(tensor)
             return tensor.numpy()
 
     def add_up(self, tensor) -> None:
         """Make ``tensor``, of Paddle, the sum over all ranks."""
         if self.size > 1:
-            with self._meeting():
+            with self._collective():
                 self._dist.all_reduce(tensor)
 
     def average(self, tensor) -> None:
@@ -83,12 +83,12 @@ class ProcessGroup:
         if self.size > 1:
             tensor.scale_(1.0 / self.size)
 
-    def share_gradients(self, model, widens: bool = False, afterwards: bool = False):
+    def share_gradients(self, model, fp32_sums: bool = False, afterwards: bool = False):
         """Return the forward pass of ``model``, its weights made equal to those of rank 0.
 
         With NCCL it averages the gradients during the backward pass; elsewhere `average_gradients` does so
         after it. gloo would gain nothing, and its errors would end the process there without a word: they are
-        C++ exceptions that Paddle's ``backward`` lets through. ``widens``: half gradients become float32
+        C++ exceptions that Paddle's ``backward`` lets through. ``fp32_sums``: half gradients become float32
         and are averaged so, for which there is no way during the backward pass. ``afterwards``: not during
         it with NCCL either, which would wait for the gradient of a parameter that gets none.
         """
@@ -96,8 +96,8 @@ class ProcessGroup:
             return model
         import paddle
 
-        self._widens, self._averages_afterwards = widens, afterwards
-        with self._meeting():
+        self._fp32_sums, self._averages_afterwards = fp32_sums, afterwards
+        with self._collective():
             if self._averages_in_backward:
                 return paddle.DataParallel(model)
             share_weights(model)
@@ -116,11 +116,11 @@ class ProcessGroup:
         It has not where the passes are not ``of_forward``, what `share_gradients` returns.
         """
         if self.size > 1 and not (of_forward and self._averages_in_backward):
-            with self._meeting():
-                average_gradients(model, self._widens)
+            with self._collective():
+                average_gradients(model, self._fp32_sums)
 
     @contextmanager
-    def _meeting(self) -> Iterator[None]:
+    def _collective(self) -> Iterator[None]:
         """Guard a collective: whatever Paddle raises in it becomes a CollectiveError."""
         try:
             yield

@@ -27,27 +27,29 @@ def recompute_layers(model, is_wanted: bool) -> None:
             continue
         set_forward(layer, None)  # of an earlier run
         if is_wanted:
-            set_forward(layer, _Forgetful(layer.forward))
+            set_forward(layer, RecomputedForward(layer.forward))
 
 
-class _Forgetful:
+class RecomputedForward:
+    """The forward pass of a layer, which is run again in the backward pass."""
+
     def __init__(self, forward: Callable):
         self.forward = forward
 
-    def for_first_token(self, plain: Callable) -> "_Forgetful":
+    def for_first_token(self, plain: Callable) -> "RecomputedForward":
         """Return what stands in for the layer where it runs for the first token alone, as ``plain`` does."""
-        return _Forgetful(plain)
+        return RecomputedForward(plain)
 
     def __call__(self, states, *others, **named):
         """Run the layer, and again for a gradient that ``states`` have: not in an evaluation."""
         if states.stop_gradient:
             return self.forward(states, *others, **named)
-        forward = _Twice(self.forward)
+        forward = _RepeatableForward(self.forward)
         # Reentrant, Paddle's other way, lets DataParallel see a gradient before it is whole.
         return recompute(forward, states, *others, use_reentrant=False, preserve_rng_state=False, **named)
 
 
-class _Twice:
+class _RepeatableForward:
     """A forward pass whose second run has the random numbers of the first, and leaves no trace of it."""
 
     def __init__(self, forward: Callable):

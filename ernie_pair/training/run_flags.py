@@ -317,18 +317,18 @@ class TrainingFlags(SharedFlags, OutputFolder):
                 "leave one of them out"
             )
         self.check_device_precision(self.device)
-        if self.narrows_weights and self.amp_dtype == "float32":
+        if self.weights_are_half and self.amp_dtype == "float32":
             raise InputError(
                 "--amp_level O2 keeps the weights in half precision; with --amp_dtype float32 use O1"
             )
-        if self.narrows_weights and self.gradient_accumulation_steps > 1:
+        if self.weights_are_half and self.gradient_accumulation_steps > 1:
             raise InputError(
                 "--amp_level O2 would accumulate several micro-batches' gradients in half precision; use "
                 "O1, or raise --batch_size until one micro-batch makes a step"
             )
 
     @property
-    def narrows_weights(self) -> bool:
+    def weights_are_half(self) -> bool:
         """Return whether the weights themselves are in half precision."""
         return self.use_amp and self.amp_level == "O2"
 

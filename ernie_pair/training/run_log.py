@@ -29,7 +29,7 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequenc
 from tqdm import tqdm
 
 from ernie_pair.checkpoint.manifest import TrainState
-from ernie_pair.checkpoint.run_folder import CURVES, EVENTS, run_id_of
+from ernie_pair.checkpoint.run_folder import CURVES, EVENTS, ensure_run_id
 from ernie_pair.core.files.atomic_files import published
 from ernie_pair.core.files.atomic_folder import set_aside
 from ernie_pair.core.files.json_file import JsonError, is_utf8, is_whole_number, parse_json_object
@@ -42,7 +42,7 @@ from ernie_pair.training.step_metrics import PROBABILITY_COUNTS, StepWork, draw_
 
 PROJECT = "ernie-pair"  # unless the environment gives another
 RUN_TAG = "ernie_pair.run_id"
-LONGEST_PARAM = 500  # characters, on older servers of MLflow
+MAX_PARAM = 500  # characters, on older servers of MLflow
 
 
 def open_reporters(names: Sequence[str], output_dir: Path, run_id: str) -> list["Reporter"]:
@@ -158,7 +158,7 @@ class _MLflow:
 
     def configuration(self, flags: dict[str, Any]) -> None:
         if self.is_new:  # MLflow does not allow a parameter to change
-            params = [self.entities.Param(name, str(value)[:LONGEST_PARAM]) for name, value in flags.items()]
+            params = [self.entities.Param(name, str(value)[:MAX_PARAM]) for name, value in flags.items()]
             self.client.log_batch(self.run_id, params=params)
 
     def scalars(self, values: dict[str, float], step: int) -> None:
@@ -184,7 +184,7 @@ def clear_records(folder: Path, pattern: str) -> Path:
 
 
 RECORDS = "vdlrecords.*.log"
-LARGEST_STEP = 2**63 - 1
+MAX_STEP = 2**63 - 1
 NOT_CURVES = ("split", "step", "consumed_samples", PROBABILITY_COUNTS)
 NOT_FINITE = ("nan", "inf", "-inf")  # texts, in metrics.jsonl
 # Measurements of the machine: no two runs agree in them.
@@ -216,7 +216,7 @@ class RunLog:
         self.lines, self.remaining = EventLines(max_steps, samples_per_epoch), RemainingTime(max_steps)
         self.improvement = Improvement()
         self.kept = kept = _cut_back(self.path, resumed)
-        run_id = run_id_of(output_dir)
+        run_id = ensure_run_id(output_dir)
         self.writer = _open_curves(output_dir / CURVES / run_id)
         self.reporters = open_reporters(report_to, output_dir, run_id)
         for event in kept:
@@ -390,7 +390,7 @@ def _event_of(line: bytes) -> Optional[dict]:
         event = parse_json_object(line)
     except JsonError:
         return None
-    sound = is_whole_number(event.get("step"), 0, LARGEST_STEP) and isinstance(event.get("split"), str)
+    sound = is_whole_number(event.get("step"), 0, MAX_STEP) and isinstance(event.get("split"), str)
     return event if sound and is_utf8(event) else None
 
 

@@ -38,8 +38,8 @@ from ernie_pair.training.optimizer import (
     SCALE,
     LossScale,
     autocast,
+    check_optimizer_state,
     new_optimizer,
-    refuse_other_state,
 )
 from ernie_pair.training.recompute import num_frozen_layers
 from ernie_pair.training.run_flags import TrainingFlags
@@ -133,12 +133,12 @@ class TrainingStep(ABC):
         else:
             self._scheduler_steps, self._first_epoch = 0, scheduler.last_epoch  # steps taken so far
             self._first_rate = dict(scheduler.state_dict())
-        if config.narrows_weights:
+        if config.weights_are_half:
             paddle.amp.decorate(models=model, level="O2", dtype=config.amp_dtype)
         self.loss_scale = LossScale(config) if config.scales_loss else None
         self.optimizer = open_optimizer(config, model) if optimizer is None else optimizer
         kind: Any = Zero2 if getattr(config, "sharding", "none") != "none" else DataParallel
-        self.parallel = kind(model, self.optimizer, process_group, widens_sums=config.narrows_weights)
+        self.parallel = kind(model, self.optimizer, process_group, fp32_sums=config.weights_are_half)
         # Whether the numbers of a step decide, on the host, whether the weights move.
         self.checks_finite = self.loss_scale is not None or config.on_nan == "skip"
         self._pending: list[PendingStep] = []
@@ -389,7 +389,7 @@ class TrainingStep(ABC):
             state.update(checkpoint.arrays(name))
         # The loss scale may be switched on by --allow_change: then it starts afresh.
         scale = {name: state.pop(name) for name in SCALE_STATE if name in state}
-        refuse_other_state(self.model, self.optimizer, state, where)
+        check_optimizer_state(self.model, self.optimizer, state, where)
         self.skipped_updates = checkpoint.state().skipped_updates
         self.model.set(chosen)
         self.parallel.restore(state, where)
@@ -401,7 +401,7 @@ def open_optimizer(config: TrainingFlags, model: EncoderModel) -> paddle.optimiz
     """Return the optimizer of a run, over the weights of ``model`` that are not frozen."""
     clip = paddle.nn.ClipGradByGlobalNorm(config.grad_clip) if config.grad_clip else None
     if model.fused_state is None:
-        return new_optimizer(model, config, multi_precision=config.narrows_weights, grad_clip=clip)
+        return new_optimizer(model, config, multi_precision=config.weights_are_half, grad_clip=clip)
     optimizer = new_optimizer(model, config, grad_clip=clip, kind=FusedAdamW)
     optimizer.threads = model.fused_state.threads
     return optimizer

@@ -91,7 +91,7 @@ def kill_at(monkeypatch, step, config):
         train_pair(config)
 
 
-def best_of(output):
+def find_best(output):
     ((folder, _),) = ranked_models(Path(output))
     return folder
 
@@ -99,7 +99,7 @@ def best_of(output):
 @pytest.mark.parametrize("kind", KINDS)
 def test_pair_training_keeps_user_files_in_its_folder(tmp_path, config, monkeypatch, kind):
     train_pair(config)
-    model = best_of(config.output_dir)
+    model = find_best(config.output_dir)
     own = replace(config, output_dir=str(tmp_path / "shared"))
     names = (*OF_ANY_RUN, *OF_PAIRS, model.name)  # including the name of the best model
     plant(tmp_path / "shared", names, kind)
@@ -107,7 +107,7 @@ def test_pair_training_keeps_user_files_in_its_folder(tmp_path, config, monkeypa
     kill_at(monkeypatch, 9, own)
     train_pair(own)
     assert content(tmp_path / "shared", names) == before
-    published = best_of(own.output_dir)
+    published = find_best(own.output_dir)
     assert published.name == f"{model.name}-2"
     for name in ("model_state.pdparams", "config.json"):
         assert (published / name).read_bytes() == (model / name).read_bytes()
@@ -223,7 +223,7 @@ def test_a_fresh_start_moves_old_results_aside_and_restarts(tmp_path, config, ca
     assert {name: (output / name).read_text() for name in mine} == mine and (output / "vdl" / "mine").is_dir()
     assert (aside / "model_last").resolve() == aside / "checkpoints" / "step_00000012"
     assert (output / "model_last").resolve() == output / "checkpoints" / "step_00000012"
-    assert best_of(output).name == best_of(aside).name
+    assert find_best(output).name == find_best(aside).name
     assert again() == 0 and "resumed" in capfd.readouterr().err and len(list(output.glob("earlier-*"))) == 1
 
 

@@ -17,7 +17,7 @@ from children import command
 from fake_peer import write_fake_peer
 from places import ROOT
 from proof.experiments import TITLES, Places, Run, Scale, runs_of, words_of
-from proof.figures import best_of, circle_figures, overlap_figures, read_curve, seen_figures
+from proof.figures import circle_figures, find_best, overlap_figures, read_curve, seen_figures
 from readme_block import FIGURES, between, is_chinese
 from run import RunConfig, Runner, run_group
 from test_cut_documents import texts_of
@@ -214,7 +214,7 @@ def test_the_best_evaluation_is_found_among_all_of_them(log, metric):
     values = [0.5] * 180
     values[60] = 0.75
     events = [{"split": "valid", "step": step, metric: value} for step, value in enumerate(values)]
-    assert best_of(log([{"split": "train", "step": 1, metric: 0.9}, *events]), metric) == 0.75
+    assert find_best(log([{"split": "train", "step": 1, metric: 0.9}, *events]), metric) == 0.75
 
 
 def write_pairs(path, rows):

@@ -13,7 +13,7 @@ import pytest
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.checkpoint.run_config import text_of_config
-from ernie_pair.checkpoint.run_folder import run_id_of
+from ernie_pair.checkpoint.run_folder import ensure_run_id
 from ernie_pair.core.files.atomic_files import CONFIG_YAML
 from ernie_pair.core.files.atomic_folder import MADE, published_folder
 from ernie_pair.core.files.results import MAKER
@@ -65,7 +65,7 @@ def counts_of(gain):
 
 
 def write_flags(folder, flags):
-    about = {"made_by": MAKER, "command": "train", "run_id": run_id_of(folder)}
+    about = {"made_by": MAKER, "command": "train", "run_id": ensure_run_id(folder)}
     (folder / "config.yaml").write_text(text_of_config(flags, about), encoding="utf-8")
 
 

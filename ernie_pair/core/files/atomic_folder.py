@@ -109,7 +109,7 @@ def read_folder_record(folder: Path) -> Optional[Dict[str, Any]]:
     return note if note.get("name") == folder.name and is_texts(note.get("files")) else None
 
 
-def content_of(given: str) -> List[Path]:
+def list_content(given: str) -> List[Path]:
     """Return `files_of` without README.md and config.yaml, which only describe a folder, one with a time."""
     is_folder = Path(given).is_dir()
     return [path for path in files_of(given) if not (is_folder and path.name in (README, CONFIG_YAML))]

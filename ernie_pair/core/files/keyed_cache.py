@@ -59,7 +59,7 @@ def build_once(
         return build() if found is None else found
 
 
-def name_of_key(key: Dict[str, object]) -> str:
+def hash_key(key: Dict[str, object]) -> str:
     """Return a hash of the key, 32 hexadecimal digits."""
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
 
@@ -124,7 +124,7 @@ class KeyedCache(Generic[Value]):
         return [self._path_with(self.ending)] if self.ending else []
 
     def _path_with(self, ending: str) -> Path:
-        return self.folder / f"{self.kind}{name_of_key(self.key)}{ending}"
+        return self.folder / f"{self.kind}{hash_key(self.key)}{ending}"
 
 
 MASK = 0xFFFFFFFFFFFFFFFF

@@ -20,7 +20,7 @@ from paddle.nn import functional as F
 from ernie_pair.core.errors import InputError, counted
 from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.core.files.atomic_files import keeps
-from ernie_pair.core.files.atomic_folder import content_of
+from ernie_pair.core.files.atomic_folder import list_content
 from ernie_pair.core.files.keyed_cache import ArrayKind, array_cache
 from ernie_pair.embeddings.train.contrastive import HIDDEN, Describe, TrainingTexts, sha256_of_texts
 from ernie_pair.embeddings.train.embedding_config import EmbeddingConfig
@@ -110,7 +110,7 @@ def sha256_of_teacher(config: EmbeddingConfig) -> str:
     """Return the SHA-256 of the files of the teacher, in hex. Raises InputError where there is none."""
     if not Path(config.teacher).is_dir():
         raise no_model_folder("teacher", config.teacher, "give the OUT of a training run, or OUT/best")
-    files = content_of(str(resolve_model_folder(Path(config.teacher))))
+    files = list_content(str(resolve_model_folder(Path(config.teacher))))
     return hashlib.sha256("".join(map(sha256_of_file, files)).encode()).hexdigest()
 
 

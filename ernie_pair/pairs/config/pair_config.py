@@ -182,7 +182,7 @@ class PairConfig(RowFlags, TrainingFlags):
             )
         if self.most_candidates == 1:
             raise InputError("--most_candidates 1 leaves nothing to compare; use 2 or more, or 0 for all")
-        if self.fgm_epsilon and self.narrows_weights:
+        if self.fgm_epsilon and self.weights_are_half:
             raise InputError(
                 f"--fgm_epsilon {self.fgm_epsilon} moves the embedding by less than the narrow weights of "
                 "--amp_level O2 can tell apart; use O1"

@@ -126,7 +126,7 @@ def _open_in_memory(
     collator: Optional[UserCollator],
 ) -> PairData:
     in_order = list(sources.values())
-    check = partial(_refuse_labels, config, labels, in_order)
+    check = partial(_check_labels, config, labels, in_order)
     found = cached_rows(_cache_dir(config), in_order, tokenizer, config.max_seq_len, check)
     for (split, source), rows in zip(sources.items(), found):
         _describe(config, split, source, rows, labels, world)
@@ -170,7 +170,7 @@ def _open_stream(
     elif not train.is_file:
         raise InputError(f"--streaming reads a file, and --train_file {train.name} is a set; leave it out")
     next(train.rows())  # its layout is understood, or the run ends here
-    check = partial(_refuse_labels, config, labels, [dev])
+    check = partial(_check_labels, config, labels, [dev])
     weights = compute_class_weights(config.class_weights, len(labels.names), None, train.name)
     (dev_rows,) = cached_rows(_cache_dir(config), [dev], tokenizer, config.max_seq_len, check)
     logger.info("%s: streamed, its rows neither counted nor audited", train.name)
@@ -189,7 +189,7 @@ def _cache_dir(config: PairConfig) -> Path:
     return Path(config.cache_dir or Path(config.output_dir) / "cache")
 
 
-def _refuse_labels(
+def _check_labels(
     config: PairConfig, labels: Labels, sources: list[PairSource], found: Sequence[Union[Pairs, EncodedPairs]]
 ) -> None:
     """Raise InputError when the last of ``sources``, dev, or the first cannot be used as the flags say."""

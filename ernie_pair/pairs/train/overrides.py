@@ -162,7 +162,7 @@ def _with_flags(trainer, compute: ComputeLoss, name: str) -> ComputeLoss:
     return compute_with_flags if flags else compute
 
 
-def refuse_ignored_flags(trainer) -> None:
+def check_replaced_flags(trainer) -> None:
     """Raise InputError for a flag that what replaces its part would ignore."""
     ignored: dict[str, object] = {}
     if trainer.compute_loss_func is not None:

@@ -140,7 +140,7 @@ class TrainingParts:
             numbers["gradient_norm"] = math.sqrt(sums[1])
             numbers.update(task.step_if_finite(rate, float(sums[0]), numbers["gradient_norm"]))
         else:
-            self._refuse_bad_losses()
+            self._check_losses()
             task.parallel.step(rate)
             task.parallel.clear()
         self.step += 1
@@ -193,7 +193,7 @@ class TrainingParts:
             is_last = self._backwards == self._num_micro_batches - 1
             self._pass.enter_context(self._task.parallel.passing(is_last))
 
-    def _refuse_bad_losses(self) -> None:
+    def _check_losses(self) -> None:
         task, number = self._task, self.step + 1
         self._unread += self._losses
         if number % (task.config.sync_freq_on(task.config.device) or task.config.logging_freq):

@@ -65,7 +65,7 @@ from ernie_pair import load
 
 answer = load(".").predict([("怎么注销信用卡", "如何注销信用卡")])
 print({shown})"""
-OF_A_LAYER = """\
+PYTHON_FOR_LAYER = """\
 from ernie_pair import PairConfig, PairTrainer
 
 layer = {name}(...)  # as it was made for this run
@@ -382,7 +382,7 @@ class PairTask(Task):
             + (f", by {LIKELIEST}. " if spec.labels.has_classes else ". ")
             + f"Intervals: bootstrap, {RESAMPLES} resamples.",
             commands="" if is_layer else COMMANDS,
-            python=(OF_A_LAYER if is_layer else PYTHON).format(
+            python=(PYTHON_FOR_LAYER if is_layer else PYTHON).format(
                 name=self.model.family, length=config.max_seq_len, shown=SHOWN[spec.labels.has_classes]
             ),
         )

@@ -73,9 +73,9 @@ from ernie_pair.pairs.train.overrides import (
     TIMES,
     TrainBatches,
     build_overrides,
+    check_replaced_flags,
     compute_flags_loss,
     overridden_methods,
-    refuse_ignored_flags,
     with_batches,
 )
 from ernie_pair.pairs.train.own_loop import TrainingParts
@@ -222,7 +222,7 @@ class PairTrainer:
         # Where the weights of the model lie, and a calibration.json may: changed weights lie nowhere.
         lies_in = weights or (model if is_folder else None)
         self._folder = resolve_model_folder(Path(str(lies_in))) if lies_in else None
-        refuse_ignored_flags(self)
+        check_replaced_flags(self)
         scheduler = self.lr_scheduler or (None if self.optimizer is None else scheduler_in(self.optimizer))
         self._first_rates = scheduler, {} if scheduler is None else dict(scheduler.state_dict())
         self._call_callbacks("on_init_end")
@@ -482,7 +482,7 @@ class PairTrainer:
                 run = self._open_run()
                 run.train(signals)
         finally:
-            if self.config.narrows_weights:
+            if self.config.weights_are_half:
                 self.model.float()  # the run has narrowed the weights, and arrays of float32 are put back
             self.model.set_state_dict(before)
         return run.result({})

@@ -70,12 +70,12 @@ def share_weights(model) -> None:
     paddle.distributed.parallel.sync_params_buffers(model)
 
 
-def average_gradients(model, widens: bool = False) -> None:
-    """Average the gradients of ``model`` over all processes; ``widens``: half ones become float32."""
+def average_gradients(model, fp32_sums: bool = False) -> None:
+    """Average the gradients of ``model`` over all processes; ``fp32_sums``: half ones become float32."""
     from paddle.distributed.fleet.utils.hybrid_parallel_util import fused_allreduce_gradients
 
     parameters = list(model.parameters())
-    if widens:
+    if fp32_sums:
         paddle.base.core.eager.set_master_grads(parameters)
     fused_allreduce_gradients(parameters, None)
 

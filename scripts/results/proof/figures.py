@@ -51,7 +51,7 @@ def compared_figures(places, folder: str, train: str, test: str, metric: str) ->
     figures = _figures_of(comparison, predictions, read_pairs(tested).known_labels)
     logs = [run / "metrics.jsonl" for each in runs.values() for run in each]
     for row, log in zip(figures["seeds"], logs):
-        row["chosen"] = best_of(log, metric)
+        row["chosen"] = find_best(log, metric)
     overlap = overlap_figures(trained, tested, trained.with_name("choose.jsonl"), metric)
     seen = seen_figures(trained.with_name("train_all.jsonl"), tested)
     return {**figures, **_rounded({**overlap, **seen}), "chosen_by": metric}
@@ -220,7 +220,7 @@ def read_curve(metrics: Path) -> List[Dict[str, Any]]:
     return [points[step] for step in sorted(points)]
 
 
-def best_of(metrics: Path, metric: str) -> float:
+def find_best(metrics: Path, metric: str) -> float:
     values = (event[metric] for event in _events_in(metrics) if event.get("split") == "valid")
     return round(max(values), CURVE_DIGITS)
 

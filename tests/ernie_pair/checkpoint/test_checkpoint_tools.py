@@ -11,7 +11,7 @@ from ernie_pair.__main__ import main
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.commands import DiffConfig, ShowConfig, diff_checkpoints, distance, show_checkpoint
 from ernie_pair.checkpoint.manifest import TrainState
-from ernie_pair.checkpoint.run_folder import best_of, ranked_models
+from ernie_pair.checkpoint.run_folder import find_best, ranked_models
 from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.core.files.atomic_folder import MADE, MAKER
@@ -153,4 +153,4 @@ def test_the_best_models_of_a_run_are_ranked(tmp_path, metric, says, ranked):
         (tmp_path / f"best-{number}" / MADE).write_text(json.dumps(made))
     assert [note["value"] for _, note in ranked_models(tmp_path, metric)] == ranked
     assert len(ranked_models(tmp_path)) == 4
-    assert best_of(tmp_path) == ranked_models(tmp_path)[0][0]
+    assert find_best(tmp_path) == ranked_models(tmp_path)[0][0]

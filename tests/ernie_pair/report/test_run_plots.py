@@ -16,16 +16,16 @@ from visualdl import LogReader
 from werkzeug.test import Client
 
 from ernie_pair.checkpoint.run_config import keep_config
-from ernie_pair.checkpoint.run_folder import run_id_of
+from ernie_pair.checkpoint.run_folder import ensure_run_id
 from ernie_pair.core.errors import InputError
 from ernie_pair.pairs.train.train_pair import train_pair
 from ernie_pair.report.board import BoardConfig, BoardRecords, _server_of, board
 from ernie_pair.report.plot_runs import (
     Curve,
     PlotConfig,
-    best_of,
     choose_metrics,
     curves_of,
+    find_best,
     flag_table,
     flags_of,
     metrics_of,
@@ -67,7 +67,7 @@ def test_the_best_value_is_shown_with_its_step(runs, tmp_path):
     assert table.heads[:5] == ["run", "started", "steps", "valid loss", "valid accuracy"]
     opened = open_runs([str(runs[1])])
     valid = next(curve for curve in curves_of(opened, "accuracy") if curve.split == "valid")
-    assert best_of(valid, "accuracy", opened[0].flags) == (max(valid.values), 40)
+    assert find_best(valid, "accuracy", opened[0].flags) == (max(valid.values), 40)
     assert table.rows[1][4] == f"{max(valid.values):.4f} (40)"
     run = write_pair_run(tmp_path / "a", best_metric="accuracy", greater_is_better=False)
     assert results_of(open_runs([str(run)]), ["accuracy"]).rows[0][3] == "0.5000 (0)"
@@ -85,7 +85,7 @@ def test_the_best_value_is_shown_with_its_step(runs, tmp_path):
     ],
 )
 def test_losses_and_the_runs_flags_decide_what_is_best(metric, flags, best):
-    assert best_of(Curve(0, "valid", [1, 2, 3], [2.0, 1.0, 3.0]), metric, flags)[0] == best
+    assert find_best(Curve(0, "valid", [1, 2, 3], [2.0, 1.0, 3.0]), metric, flags)[0] == best
 
 
 @pytest.mark.parametrize("ending, start", [("svg", b"<svg"), ("png", b"\x89PNG")])
@@ -122,7 +122,7 @@ def test_flags_fall_back_to_those_in_the_checkpoint(tmp_path):
 
 def start(folder, **flags):
     """Save the flags of a start, as training does."""
-    keep_config(folder, "train", train_config(folder, **flags), identity={"run_id": run_id_of(folder)})
+    keep_config(folder, "train", train_config(folder, **flags), identity={"run_id": ensure_run_id(folder)})
 
 
 def test_flags_are_those_of_the_runs_last_start(tmp_path):

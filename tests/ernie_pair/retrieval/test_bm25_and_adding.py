@@ -40,7 +40,7 @@ def add(folder, texts, begin, name="more.tsv", **flags):
     make_index(IndexConfig(str(path), str(folder / "index"), add=True, **{"embedding_model": "any", **flags}))
 
 
-def content_of(folder):
+def list_content(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
@@ -206,7 +206,7 @@ def test_line_numbers_go_on_behind_those_of_the_index(tmp_path, embedder):
 
 def test_an_addition_that_does_not_fit_changes_nothing(tmp_path, embedder):
     index_of(tmp_path, TEXTS[:60])
-    before = content_of(tmp_path / "index")
+    before = list_content(tmp_path / "index")
     for begin, changes, reason in (
         (59, {}, "more.tsv:1: repeats the id of a text in the index"),
         (60, {"embedding_model": ""}, "to add texts, give embedding_model, or their vectors"),
@@ -223,7 +223,7 @@ def test_an_addition_that_does_not_fit_changes_nothing(tmp_path, embedder):
     embedder.settings = replace(embedder.settings, prompts={"passage": "p: "})
     with pytest.raises(InputError, match="are of another prompt"):
         add(tmp_path, TEXTS[60:62], 60)
-    assert content_of(tmp_path / "index") == before
+    assert list_content(tmp_path / "index") == before
     shutil.rmtree(tmp_path / "index")
     with pytest.raises(InputError, match="is no index yet; make it without that flag first"):
         add(tmp_path, TEXTS[60:62], 60)
@@ -231,13 +231,13 @@ def test_an_addition_that_does_not_fit_changes_nothing(tmp_path, embedder):
 
 def test_a_killed_addition_leaves_the_index_and_goes_on(tmp_path, embedder, capfd):
     index_of(tmp_path, TEXTS[:60])
-    before = content_of(tmp_path / "index")
+    before = list_content(tmp_path / "index")
     path = write_lines(tmp_path / "more.tsv", (f"n{place}\t{text}" for place, text in enumerate(TEXTS[60:])))
     flags = ["--input_file", str(path), "--embedding_model", "any", "--output_dir", str(tmp_path / "index")]
     script = Path(__file__).with_name("killed_index.py")
     words = [sys.executable, str(script), json.dumps([*flags, "--add", "true"])]
     killed = subprocess.run(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120)
-    assert killed.returncode == -signal.SIGKILL and content_of(tmp_path / "index") == before
+    assert killed.returncode == -signal.SIGKILL and list_content(tmp_path / "index") == before
     make_index(IndexConfig(str(path), str(tmp_path / "index"), "any", add=True))
     assert "reused 100 of 240 vectors" in capfd.readouterr().err
     assert len(open_index_folder(tmp_path / "index").texts) == 300

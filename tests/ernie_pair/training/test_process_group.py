@@ -29,10 +29,12 @@ def join(monkeypatch):
 @pytest.mark.parametrize("backend, shared", [("NCCL", "shared"), ("GLOO", "model")])
 def test_widened_sums_of_one_run_do_not_change_the_next(join, monkeypatch, backend, shared):
     averaged = []
-    monkeypatch.setattr(process_group, "average_gradients", lambda model, widens: averaged.append(widens))
+    monkeypatch.setattr(
+        process_group, "average_gradients", lambda model, fp32_sums: averaged.append(fp32_sums)
+    )
     group = join(backend)
-    for widens, forward in [(False, shared), (True, "model"), (False, shared)]:
-        assert group.share_gradients("model", widens) == forward
+    for fp32_sums, forward in [(False, shared), (True, "model"), (False, shared)]:
+        assert group.share_gradients("model", fp32_sums) == forward
         group.average_gradients("model")
     assert averaged == ([True] if backend == "NCCL" else [False, True, False])
 
@@ -40,7 +42,7 @@ def test_widened_sums_of_one_run_do_not_change_the_next(join, monkeypatch, backe
 @pytest.mark.parametrize("backend, times", [("NCCL", 1), ("GLOO", 2)])
 def test_passes_beside_the_shared_forward_are_averaged_too(join, monkeypatch, backend, times):
     averaged = []
-    monkeypatch.setattr(process_group, "average_gradients", lambda model, widens: averaged.append(model))
+    monkeypatch.setattr(process_group, "average_gradients", lambda model, fp32_sums: averaged.append(model))
     group = join(backend)
     group.share_gradients("model")
     group.average_gradients("model")

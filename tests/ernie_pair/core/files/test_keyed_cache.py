@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ernie_pair.core.files.arrays import sha256_of_file
-from ernie_pair.core.files.keyed_cache import KeyedCache, build_once, name_of_key
+from ernie_pair.core.files.keyed_cache import KeyedCache, build_once, hash_key
 
 KEY = {"of": ["a", "b"], "version": 1}
 
@@ -30,7 +30,7 @@ def names_in(folder):
 
 def test_file_names_derive_from_the_key_stored_in_the_note(tmp_path):
     assert cache_of(tmp_path).get(lambda: "text", seconds=0) == "text"
-    stem = f"texts-{name_of_key(KEY)}"
+    stem = f"texts-{hash_key(KEY)}"
     assert names_in(tmp_path) == [f"{stem}.json", f"{stem}.lock", f"{stem}.txt"]
     note = json.loads((tmp_path / f"{stem}.json").read_text())
     assert note["key"] == KEY and note["length"] == 4
@@ -41,13 +41,13 @@ def test_file_names_derive_from_the_key_stored_in_the_note(tmp_path):
 def test_a_failed_build_leaves_no_result(tmp_path):
     with pytest.raises(ZeroDivisionError):
         cache_of(tmp_path).get(lambda: 1 // 0, seconds=0)
-    assert names_in(tmp_path) == [f"texts-{name_of_key(KEY)}.lock"]
+    assert names_in(tmp_path) == [f"texts-{hash_key(KEY)}.lock"]
 
 
 def test_a_cache_entry_may_consist_of_the_note_alone(tmp_path):
     cache = KeyedCache(tmp_path, KEY, lambda words: {"words": words}, lambda note: note["words"])
     assert cache.get(lambda: ["一"], seconds=0) == ["一"] == cache.get(pytest.fail, seconds=0)
-    assert names_in(tmp_path) == [f"{name_of_key(KEY)}.json", f"{name_of_key(KEY)}.lock"]
+    assert names_in(tmp_path) == [f"{hash_key(KEY)}.json", f"{hash_key(KEY)}.lock"]
 
 
 def test_an_existing_entry_is_returned_without_a_lock(tmp_path):

@@ -288,7 +288,7 @@ def test_another_teacher_is_another_run(folder, tmp_path):
 def test_a_teacher_is_known_by_all_its_files(folder, tmp_path):
     teacher = shutil.copytree(folder / "teacher", tmp_path / "teacher")
     config = SimpleNamespace(teacher=str(teacher))
-    files = distillation.content_of(str(distillation.resolve_model_folder(teacher)))
+    files = distillation.list_content(str(distillation.resolve_model_folder(teacher)))
     hashes = {distillation.sha256_of_teacher(config)}
     for path in map(Path, files):
         path.write_bytes(path.read_bytes() + b" ")

@@ -322,7 +322,7 @@ def trained(tmp_path_factory):
     return folder, command("train", *flags.split())
 
 
-def best_of(folder):
+def find_best(folder):
     return str(next((folder / "out").glob("best*/**/config.json")).parent)
 
 
@@ -330,7 +330,7 @@ def test_a_run_begins_with_the_files_alone_and_resumes(trained):
     folder, done = trained
     assert done.code == 0, done.told
     assert "train.csv: its labels are words: 否 = 0, 是 = 1" in done.told
-    assert json.loads((Path(best_of(folder)) / "config.json").read_text())["id2label"] == {
+    assert json.loads((Path(find_best(folder)) / "config.json").read_text())["id2label"] == {
         "0": "否",
         "1": "是",
     }
@@ -348,21 +348,21 @@ def test_a_model_reads_the_words_that_it_was_trained_on(trained, tmp_path, capfd
     path = tmp_path / "test.xlsx"
     put(path, book([["编号", *USERS], *([n, a, b, YES[c]] for n, (a, b, c) in enumerate(toy_rows(9, 5)))]))
     evaluate_pair(
-        EvaluateConfig(best_of(folder), str(path), str(tmp_path / "e.json"), device="cpu", bootstrap=0)
+        EvaluateConfig(find_best(folder), str(path), str(tmp_path / "e.json"), device="cpu", bootstrap=0)
     )
     assert json.loads((tmp_path / "e.json").read_text())["rows"] == 9
-    predict_pair(PredictConfig(best_of(folder), str(path), str(tmp_path / "p.tsv"), device="cpu"))
+    predict_pair(PredictConfig(find_best(folder), str(path), str(tmp_path / "p.tsv"), device="cpu"))
     answers = (tmp_path / "p.tsv").read_text().splitlines()
     assert len(answers) == 10 and {line.split("\t")[-1] for line in answers[1:]} <= {"是", "否"}
     other = people(tmp_path / "other.csv", toy_rows(9, 5), {0: "乙", 1: "甲"})
-    asked = EvaluateConfig(best_of(folder), other, str(tmp_path / "o.json"), device="cpu")
+    asked = EvaluateConfig(find_best(folder), other, str(tmp_path / "o.json"), device="cpu")
     assert exit_code_of(lambda: evaluate_pair(asked)) == 2
     told = capfd.readouterr().err
     assert "label '乙' is not one of 否, 是, 0, 1" in told and "if 甲 is, label_map='0=乙,1=甲'" in told
     assert not (tmp_path / "o.json").exists()
     assert (
         evaluate_pair(replace(asked, label_map="0=乙,1=甲"))["confusion"]
-        == evaluate_pair(EvaluateConfig(best_of(folder), str(path), device="cpu"))["confusion"]
+        == evaluate_pair(EvaluateConfig(find_best(folder), str(path), device="cpu"))["confusion"]
     )
     with pytest.raises(InputError, match="names class 2, and the model has 2, numbered from 0: 否, 是"):
         evaluate_pair(replace(asked, output_file="", label_map="0=乙,1=甲,2=丙"))

@@ -12,10 +12,10 @@ from tiny_pair import train_config, write_pairs
 
 from ernie_pair import PairConfig, PairTrainer
 from ernie_pair.checkpoint.manifest import TrainState
-from ernie_pair.checkpoint.run_folder import best_of, point_best
+from ernie_pair.checkpoint.run_folder import find_best, point_best
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.atomic_files import own_name
-from ernie_pair.core.files.atomic_folder import content_of
+from ernie_pair.core.files.atomic_folder import list_content
 from ernie_pair.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.evaluation.predict_pair import predict_pair
 from ernie_pair.models.model_folder import list_model_files, resolve_model_folder
@@ -44,7 +44,7 @@ def test_the_best_link_points_to_the_best_model(tmp_path):
     for values, name in (((0.5,), "best-accuracy-0.5000"), ((0.5, 0.7, 0.6), "best-accuracy-0.7000")):
         judged(tmp_path, *values)
         assert os.readlink(tmp_path / "best") == name
-        assert best_of(tmp_path) == tmp_path / name
+        assert find_best(tmp_path) == tmp_path / name
         assert names(tmp_path) == ["best", name]
 
 
@@ -72,10 +72,10 @@ def test_the_requested_number_of_best_models_is_kept(tmp_path, metric, kept):
     best = judged(tmp_path, *values, metric=metric, lower_is_better=not kept, keep=3)
     kept = kept or ["0.6000", "0.7000", "0.8000"]
     assert names(tmp_path) == ["best", *(f"best-{metric}-{value}" for value in kept)]
-    assert best.folder() == best_of(tmp_path) == (tmp_path / "best").resolve()
+    assert best.folder() == find_best(tmp_path) == (tmp_path / "best").resolve()
     assert best.folder().name == f"best-{metric}-{values[-1]:.4f}"
     (tmp_path / "best").unlink()
-    assert best_of(tmp_path) == best.folder()
+    assert find_best(tmp_path) == best.folder()
     best.restore_link()
     assert (tmp_path / "best").resolve() == best.folder()
 
@@ -143,7 +143,7 @@ PLACES = {
 def test_every_path_in_a_run_can_be_used_as_a_model(run, given, tmp_path):
     folder = (run / "out" / PLACES[given]).resolve()
     assert resolve_model_folder(run / given).resolve() == folder
-    assert [path.resolve() for path in list_model_files(str(run / given))] == content_of(str(folder))
+    assert [path.resolve() for path in list_model_files(str(run / given))] == list_content(str(folder))
     if "step" in folder.name:
         model, _ = load_classifier(str(run / given))
         stored = from_safetensors((folder / "model.safetensors").read_bytes(), "model")
