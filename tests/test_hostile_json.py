@@ -43,7 +43,7 @@ from ernie_pair.models.networks.classifier import build_classifier
 from ernie_pair.models.source import open_model
 from ernie_pair.models.spec import read_spec
 from ernie_pair.models.temperature import Calibration, read_calibration, write_calibration
-from ernie_pair.pairs.audit.audit_pairs import warn_before_training
+from ernie_pair.pairs.audit.findings import warn_before_training
 from ernie_pair.pairs.data.pair_source import PairSource
 from ernie_pair.pairs.data.row_cache import cached_rows
 from ernie_pair.retrieval.index_folder import open_index_folder

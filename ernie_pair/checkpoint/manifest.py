@@ -22,7 +22,6 @@ from ernie_pair.core.files.json_file import JsonError, is_number, is_whole_numbe
 # {metric: (sum of its finite values, their number)}, added in the order of the steps.
 Window = Dict[str, Tuple[float, int]]
 MANIFEST_FORMAT = 2
-FILE_KEYS = {"evaluation_pending": "owes_evaluation"}  # fields of TrainState with another name in state.json
 MAX_FILES = 100_000
 MAX_COUNT = 2**63 - 1
 FILE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
@@ -60,7 +59,7 @@ def manifest_bytes(manifest: Dict[str, object]) -> bytes:
 
 def state_bytes(state: TrainState) -> bytes:
     """Return the content of state.json."""
-    return as_json({FILE_KEYS.get(name, name): value for name, value in asdict(state).items()})
+    return as_json(asdict(state))
 
 
 def as_json(value) -> bytes:
@@ -138,10 +137,8 @@ def _is_entry(entry) -> bool:
 
 def parse_state(data: bytes, path: Path) -> TrainState:
     """Parse state.json. Raises DamagedError when it does not hold the state of a run."""
-    names = {key: name for name, key in FILE_KEYS.items()}
-    values = {names.get(key, key): value for key, value in _parse_object(data, path).items()}
     defaults = asdict(TrainState())
-    values = {**defaults, **values}
+    values = {**defaults, **_parse_object(data, path)}
     is_sound: Dict[object, Callable[[Any], bool]] = {
         int: _is_count,
         bool: lambda value: type(value) is bool,

@@ -47,8 +47,7 @@ from ernie_pair.mining.neighbours import (
 )
 from ernie_pair.models.labels import Labels
 from ernie_pair.models.model_folder import list_model_files
-from ernie_pair.pairs.audit.audit_pairs import equal_class
-from ernie_pair.pairs.audit.findings import Coded, Links, coded, compared_texts, is_contradicted
+from ernie_pair.pairs.audit.findings import Coded, Links, coded, compared_texts, equal_class, is_contradicted
 from ernie_pair.pairs.audit.new_pairs import (
     KnownPairs,
     NewPair,

@@ -35,7 +35,7 @@ from ernie_pair.models.embedding_json import EmbeddingSettings
 from ernie_pair.models.labels import Labels
 from ernie_pair.models.model_card import DataFile
 from ernie_pair.models.source import ModelSource
-from ernie_pair.pairs.audit.audit_pairs import warn_before_training
+from ernie_pair.pairs.audit.findings import warn_before_training
 from ernie_pair.pairs.data.in_memory_pairs import ARGUMENTS, iterate_examples, open_source
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.data.pair_source import PairSource, labels_for, without_own_negatives

@@ -10,44 +10,36 @@ and punctuation alone.
 """
 
 import json
-import logging
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Collection, Iterable, Iterator, Literal, Optional
+from typing import Any, Iterable, Iterator, Literal
 
 import numpy as np
 
 from data_tools.corpus.create_flags import VOCABULARY_HELP
 from data_tools.text.file_content import detect_encoding
-from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary, vocabulary_file
+from data_tools.text.folder_tokenizer import open_vocabulary, vocabulary_file
 from data_tools.text.tables import detect_form
 from data_tools.text.text_files import PACKED
 from ernie_pair.core.cli.options import OverwriteFlag, data_option
 from ernie_pair.core.cli.standard_streams import as_called, with_standard_streams
 from ernie_pair.core.errors import InputError, printable
-from ernie_pair.core.files.json_file import is_texts
-from ernie_pair.core.files.keyed_cache import KeyedCache
 from ernie_pair.core.files.results import Results
 from ernie_pair.core.progress import say
-from ernie_pair.inference.token_rows import SPECIALS_PER_PAIR
-from ernie_pair.models.labels import MAX_WORDS, Labels, match_class
+from ernie_pair.models.labels import MAX_WORDS, Labels
 from ernie_pair.models.spec import MIN_PAIR_LENGTH
 from ernie_pair.pairs.audit.findings import (
     Cleaned,
     Coded,
-    FileFacts,
-    PairAudit,
+    audit_of,
     coded,
-    collect_findings,
     draw,
+    equal_class,
     is_contradicted,
     is_repeated,
     is_shared,
-    quantiles,
     report_lines,
-    warnings_of,
 )
 from ernie_pair.pairs.audit.new_pairs import results_of_pairs
 from ernie_pair.pairs.data.pair_file import Pairs
@@ -57,7 +49,6 @@ from ernie_pair.pairs.data.pair_records import (
 )
 from ernie_pair.pairs.data.pair_source import WORDS, PairSource, check_columns, labels_for, read_all
 from ernie_pair.pairs.data.rejected import ENDING, log_rejected
-from ernie_pair.pairs.data.row_cache import LOCK_SECONDS
 
 SHOWN_ROWS, SHOWN_CHARACTERS = 3, 40  # at the head of a report
 JSON_FILE, PICTURE_FILE = "audit.json", "audit.png"
@@ -166,39 +157,6 @@ def _first_rows(source: PairSource, pairs: Pairs, labels: Labels) -> Iterator[st
         yield f"  {row.number}: {' | '.join(cells)}"
 
 
-def audit_of(
-    files: dict[str, Coded],
-    labels: Labels,
-    same: Optional[int],
-    tokenizer: Optional[AnyTokenizer],
-    max_seq_len: int,
-) -> PairAudit:
-    """Return facts and findings, train first; ``same``: the equal class; lengths, else in characters."""
-    facts = {}
-    for name, file in files.items():
-        texts = (file.pairs.left, file.pairs.right)
-        sides = (map(len, tokenizer.encode_batch(side) if tokenizer else side) for side in texts)
-        left, right = (np.fromiter(side, dtype=np.int64, count=len(file.pairs)) for side in sides)
-        lengths = left + right + SPECIALS_PER_PAIR
-        too_long = int((lengths > max_seq_len).sum())
-        counts: dict[str, int] = {}
-        if file.pairs.labels is not None and labels.has_classes:
-            rows = np.bincount(file.pairs.labels, minlength=len(labels.names)).tolist()
-            counts = dict(zip(labels.names, rows))
-        facts[name] = FileFacts(file.pairs.path, len(file.pairs), counts, quantiles(lengths), too_long)
-    unit = "tokens" if tokenizer else "characters"
-    return PairAudit(unit, max_seq_len, facts, collect_findings(files, same))
-
-
-def equal_class(labels: Labels, name: str = "") -> Optional[int]:
-    """Return the class of equal texts: ``name``, or the match of two; None of more. Raises InputError."""
-    if name and name not in labels.classes:
-        raise InputError(f"--same {name} is not one of {labels.allowed}; give one of them")
-    if name:
-        return labels.classes[name]
-    return match_class(labels)
-
-
 def _check_cleanable(source: PairSource, folder: Path) -> None:
     path = Path(source.name)
     if not source.is_file:
@@ -262,59 +220,3 @@ def _results(config: AuditPairsConfig) -> Results:
     vocabulary = [vocabulary_file(config.vocab_file)] if config.vocab_file else []
     unread = {} if vocabulary else {"vocab_file": ""}
     return results_of_pairs("audit pairs", config, outputs, "output_dir", {"vocab_file": vocabulary}, unread)
-
-
-VERSION = 2  # raised when the same files would give other warnings
-ADVICE = (
-    "ernie-pair audit pairs shows the rows, and --drop_leaks exact (or normalised) writes the training file "
-    "without them"
-)
-
-logger = logging.getLogger(__name__)
-
-
-def warn_before_training(cache_dir: Path, sources: dict[str, PairSource]) -> None:
-    """Log a line for each thing that is wrong with ``sources``: train and dev, as far as they have labels.
-
-    The lines are kept in ``cache_dir`` for the next run. Raises InputError when a file cannot be read.
-    """
-    train = sources["train"]
-    labels = train.labels
-    assert labels is not None  # training reads them
-    contents = {split: source.sha256() for split, source in sources.items()}
-    read_as = [str(train.columns), str(train.rules), labels.read_as]
-    read_as += ["labels are optional"] if labels.are_optional else []
-    key = {"version": VERSION, "contents": contents, "read as": read_as}
-    cache: KeyedCache[list[str]] = KeyedCache(
-        cache_dir,
-        key,
-        lambda warnings: {"warnings": warnings},
-        lambda note: note["warnings"] if is_texts(note["warnings"]) else None,
-        kind="audit-",
-    )
-    unlabelled = [split for split, source in sources.items() if _is_unlabelled(source)]
-    warnings = cache.get(partial(_find_warnings, sources, unlabelled), LOCK_SECONDS)
-    for warning in warnings:
-        logger.warning("%s", warning)
-    if warnings and not unlabelled:  # it reads labelled pairs
-        logger.warning("%s", ADVICE)
-
-
-def _is_unlabelled(source: PairSource) -> bool:
-    """Return whether the rows of a file have no label, as an encoder takes them."""
-    reader = source.open(source.labels is not None)[0] if source.rules.of_encoders else None
-    return reader is not None and not reader.has_label
-
-
-def _find_warnings(sources: dict[str, PairSource], unlabelled: Collection[str]) -> list[str]:
-    labels = sources["train"].labels
-    assert labels is not None  # training reads them
-    pairs = {split: source.read() for split, source in sources.items()}
-    if labels.are_optional:
-        pairs = {split: read.labelled() for split, read in pairs.items()}
-    if not len(pairs["train"]):
-        return []
-    files = coded(pairs)
-    return warnings_of(
-        audit_of(files, labels, equal_class(labels), tokenizer=None, max_seq_len=0), unlabelled
-    )

@@ -3,14 +3,24 @@
 The texts are numbers, and the rows A=B a graph of them; numpy and scipy, no paddle.
 """
 
+import logging
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any, Callable, Collection, Iterable, Iterator, NamedTuple, Optional
 
 import numpy as np
 
 from data_tools.audit.text_quality import normalised, quote
-from ernie_pair.core.errors import counted
+from data_tools.text.folder_tokenizer import AnyTokenizer
+from ernie_pair.core.errors import InputError, counted
+from ernie_pair.core.files.json_file import is_texts
+from ernie_pair.core.files.keyed_cache import KeyedCache
+from ernie_pair.inference.token_rows import SPECIALS_PER_PAIR
+from ernie_pair.models.labels import Labels, match_class
 from ernie_pair.pairs.data.pair_file import Pairs
+from ernie_pair.pairs.data.pair_source import PairSource
+from ernie_pair.pairs.data.row_cache import LOCK_SECONDS
 from ernie_pair.pairs.targets.metrics import number_texts
 
 
@@ -379,3 +389,92 @@ def draw(path, audit: PairAudit) -> None:
     findings.margins(x=0.2)
     findings.set(title="findings", xlabel="% of the pairs of the file")
     figure.savefig(path, dpi=120, format="png")
+
+
+def audit_of(
+    files: dict[str, Coded],
+    labels: Labels,
+    same: Optional[int],
+    tokenizer: Optional[AnyTokenizer],
+    max_seq_len: int,
+) -> PairAudit:
+    """Return facts and findings, train first; ``same``: the equal class; lengths, else in characters."""
+    facts = {}
+    for name, file in files.items():
+        texts = (file.pairs.left, file.pairs.right)
+        sides = (map(len, tokenizer.encode_batch(side) if tokenizer else side) for side in texts)
+        left, right = (np.fromiter(side, dtype=np.int64, count=len(file.pairs)) for side in sides)
+        lengths = left + right + SPECIALS_PER_PAIR
+        too_long = int((lengths > max_seq_len).sum())
+        counts: dict[str, int] = {}
+        if file.pairs.labels is not None and labels.has_classes:
+            rows = np.bincount(file.pairs.labels, minlength=len(labels.names)).tolist()
+            counts = dict(zip(labels.names, rows))
+        facts[name] = FileFacts(file.pairs.path, len(file.pairs), counts, quantiles(lengths), too_long)
+    unit = "tokens" if tokenizer else "characters"
+    return PairAudit(unit, max_seq_len, facts, collect_findings(files, same))
+
+
+def equal_class(labels: Labels, name: str = "") -> Optional[int]:
+    """Return the class of equal texts: ``name``, or the match of two; None of more. Raises InputError."""
+    if name and name not in labels.classes:
+        raise InputError(f"--same {name} is not one of {labels.allowed}; give one of them")
+    if name:
+        return labels.classes[name]
+    return match_class(labels)
+
+
+VERSION = 2  # raised when the same files would give other warnings
+ADVICE = (
+    "ernie-pair audit pairs shows the rows, and --drop_leaks exact (or normalised) writes the training file "
+    "without them"
+)
+
+logger = logging.getLogger(__name__)
+
+
+def warn_before_training(cache_dir: Path, sources: dict[str, PairSource]) -> None:
+    """Log a line for each thing that is wrong with ``sources``: train and dev, as far as they have labels.
+
+    The lines are kept in ``cache_dir`` for the next run. Raises InputError when a file cannot be read.
+    """
+    train = sources["train"]
+    labels = train.labels
+    assert labels is not None  # training reads them
+    contents = {split: source.sha256() for split, source in sources.items()}
+    read_as = [str(train.columns), str(train.rules), labels.read_as]
+    read_as += ["labels are optional"] if labels.are_optional else []
+    key = {"version": VERSION, "contents": contents, "read as": read_as}
+    cache: KeyedCache[list[str]] = KeyedCache(
+        cache_dir,
+        key,
+        lambda warnings: {"warnings": warnings},
+        lambda note: note["warnings"] if is_texts(note["warnings"]) else None,
+        kind="audit-",
+    )
+    unlabelled = [split for split, source in sources.items() if _is_unlabelled(source)]
+    warnings = cache.get(partial(_find_warnings, sources, unlabelled), LOCK_SECONDS)
+    for warning in warnings:
+        logger.warning("%s", warning)
+    if warnings and not unlabelled:  # it reads labelled pairs
+        logger.warning("%s", ADVICE)
+
+
+def _is_unlabelled(source: PairSource) -> bool:
+    """Return whether the rows of a file have no label, as an encoder takes them."""
+    reader = source.open(source.labels is not None)[0] if source.rules.of_encoders else None
+    return reader is not None and not reader.has_label
+
+
+def _find_warnings(sources: dict[str, PairSource], unlabelled: Collection[str]) -> list[str]:
+    labels = sources["train"].labels
+    assert labels is not None  # training reads them
+    pairs = {split: source.read() for split, source in sources.items()}
+    if labels.are_optional:
+        pairs = {split: read.labelled() for split, read in pairs.items()}
+    if not len(pairs["train"]):
+        return []
+    files = coded(pairs)
+    return warnings_of(
+        audit_of(files, labels, equal_class(labels), tokenizer=None, max_seq_len=0), unlabelled
+    )

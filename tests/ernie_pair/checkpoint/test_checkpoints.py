@@ -214,7 +214,7 @@ def test_extra_files_and_mtimes_are_ignored(checkpoints):
         {"consumed_samples": None},
         {"best_metric": float("inf")},
         {"best_metric": "high"},
-        {"owes_evaluation": 1},
+        {"evaluation_pending": 1},
         {"surprise": 1},
     ],
     ids=str,

@@ -1,10 +1,12 @@
 """The process group, which is joined once and serves every run of the process."""
 
+import sys
 from contextlib import nullcontext
 
 import paddle
 import pytest
 
+from ernie_pair.runtime.paddle_patches.process_groups import join_processes
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.training import process_group
 
@@ -48,3 +50,16 @@ def test_passes_beside_the_shared_forward_are_averaged_too(join, monkeypatch, ba
     group.average_gradients("model")
     group.average_gradients("model", of_forward=False)
     assert averaged == ["model"] * times
+
+
+def test_joining_writes_no_log_and_lists_no_flags_of_paddle(tmp_path, monkeypatch, capfd):
+    def init():
+        paddle.distributed.parallel._print_modified_flags(
+            [{"name": "FLAGS_x", "current_value": 1, "default_value": 2}]
+        )
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "paddle.distributed.fleet.utils.http_server", raising=False)
+    monkeypatch.setattr(paddle.distributed, "init_parallel_env", init)
+    join_processes()
+    assert not list(tmp_path.iterdir()) and capfd.readouterr() == ("", "")

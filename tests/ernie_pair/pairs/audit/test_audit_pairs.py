@@ -9,8 +9,8 @@ from tiny_pair import write_model
 from ernie_pair.__main__ import _run
 from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.models.labels import Labels
-from ernie_pair.pairs.audit.audit_pairs import AuditPairsConfig, audit_of, audit_pairs, equal_class
-from ernie_pair.pairs.audit.findings import coded, warnings_of
+from ernie_pair.pairs.audit.audit_pairs import AuditPairsConfig, audit_pairs
+from ernie_pair.pairs.audit.findings import audit_of, coded, equal_class, warnings_of
 from ernie_pair.pairs.data.pair_source import read_pairs
 
 CLEAN = ["今天 天气 1", "明天 昨天 0", "大小 多少 1", "上下 左右 0"]

@@ -14,7 +14,7 @@ from ernie_pair.core.errors import InputError
 from ernie_pair.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.evaluation.predict_pair import predict_pair
 from ernie_pair.models.source import open_model
-from ernie_pair.pairs.audit import audit_pairs as before_training
+from ernie_pair.pairs.audit import findings
 from ernie_pair.pairs.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pairs.data import row_cache
 from ernie_pair.pairs.train.datasets import open_pair_data
@@ -43,7 +43,7 @@ def test_a_second_run_takes_rows_and_warnings_from_the_cache(tmp_path, config, m
         train_pair(replace(config, output_dir=str(tmp_path / name), cache_dir=str(tmp_path / "cache")))
         warned.append([line[9:] for line in capfd.readouterr().err.splitlines() if "train: " in line])
         monkeypatch.setattr(row_cache, "encode_pairs", None)
-        monkeypatch.setattr(before_training, "audit_of", None)
+        monkeypatch.setattr(findings, "audit_of", None)
     repeats = "train: 1 row (1.09 %) repeating an earlier pair and its label"
     assert warned[0] == warned[1] == [f"{repeats} (1 exactly, 0 only when normalised)"]
     assert last_state(tmp_path / "one") == last_state(tmp_path / "two")
