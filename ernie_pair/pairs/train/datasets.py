@@ -134,7 +134,7 @@ def _open_in_memory(
     if ids:
         logger.info("%s: token ids, neither audited nor cached", ", ".join(ids))
     elif world.is_first:
-        from ernie_pair.pairs.audit.audit_pairs import warn_before_training  # training itself needs no audit
+        from ernie_pair.pairs.audit.findings import warn_before_training  # training itself needs no audit
 
         warn_before_training(_cache_dir(config), {split: sources[split] for split in ("train", "dev")})
     train, candidates = join_rows(found[:-1]), None
