@@ -226,7 +226,7 @@ class Teacher:
                 is_missing = process_group.all_reduce(np.array([float(logits is None)]))[0]
                 if logits is None or is_missing:
                     asked = self.config.batch_size, process_group, progress.advance
-                    answers = logits = predict_logits(self, part, *asked)  # type: ignore[arg-type]  # answers alike
+                    answers = logits = predict_logits(self, part, *asked)
                     if process_group.rank == 0:
                         logits = cache.get(partial(np.asarray, answers), LOCK_SECONDS)
                 else:
