@@ -44,6 +44,13 @@ def build(folder, family="ernie_gram", shape="small", dropout=0.0, pooling="cls"
     return model
 
 
+def build_fused(folder, family="ernie_gram", flags=FUSED, **shape):
+    """A classifier on the path of the fused kernels."""
+    model = build(folder, family, **shape)
+    choose_path(model, flags, "cpu")
+    return model
+
+
 def batch_of(shape="small", seed=0):
     rows, length = SHAPES[shape][1]
     rng = np.random.default_rng(seed)

@@ -1,5 +1,6 @@
 """A pair job on the toy task, for this process or for one of several."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import Iterator, List, NamedTuple
 
@@ -7,6 +8,8 @@ import numpy as np
 from tiny_pair import write_model, write_pairs
 
 from data_tools.text.wordpiece import WordPiece
+from ernie_pair.checkpoint.checkpoints import Checkpoints
+from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.inference.token_rows import Batch, EncodedPairs
 from ernie_pair.models.networks.classifier import build_classifier
 from ernie_pair.models.networks.kernel_path import choose_path
@@ -73,6 +76,15 @@ def tiny_job(folder: Path, process_group=None, consumed: int = 0, prepare=None, 
 def run(tiny: Tiny, last: int, first: int = 1):
     steps = range(first, last + 1)
     return [tiny.job.step(batches, step, StopSignals()) for step, batches in zip(steps, tiny.updates)]
+
+
+def resumed(job, step: int, rest: Tiny, folder: Path) -> Tiny:
+    """Save the state of ``job`` after ``step`` in ``folder``, and restore it into ``rest``."""
+    state = TrainState(step, step * 16, skipped_updates=getattr(job, "skipped_updates", 0))
+    with closing(Checkpoints(folder, World(), ProcessGroup().all_reduce)) as checkpoints:
+        checkpoints.save(state, {}, job.state_files(), {})
+        rest.job.restore(checkpoints.newest())
+    return rest
 
 
 def weights(job: PairTask):

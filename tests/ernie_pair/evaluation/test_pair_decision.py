@@ -5,6 +5,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import asked
 import numpy as np
 import pytest
 from fake_predictor import ask
@@ -18,8 +19,6 @@ from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.deployment.export_pair import ExportConfig, export_pair
-from ernie_pair.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.evaluation.predict_pair import predict_pair
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.inference.scores import are_names, probabilities
 from ernie_pair.models.temperature import (
@@ -29,7 +28,6 @@ from ernie_pair.models.temperature import (
     read_calibration,
     write_calibration,
 )
-from ernie_pair.pairs.config.ask_config import EvaluateConfig, PredictConfig
 
 NAMES = ("不同", "相同")
 
@@ -56,11 +54,8 @@ def folder(trained, tmp_path):
 
 
 def evaluated(folder, name="test.tsv", **flags):
-    files = {"model_path": str(folder / "best"), "input_file": str(folder / name)}
-    flags = {"bootstrap": 0, "at_precision": 0.6, "max_seq_len": MAX_SEQ_LEN, "device": "cpu", **flags}
-    flags.setdefault("overwrite", True)
-    evaluate_pair(EvaluateConfig(**files, output_file=str(folder / "metrics.json"), **flags))
-    return json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    flags = {"at_precision": 0.6, "max_seq_len": MAX_SEQ_LEN, "overwrite": True, **flags}
+    return asked.evaluated(folder / "best", folder / name, folder / "metrics.json", **flags)
 
 
 def tuned(folder, **flags):
@@ -69,17 +64,8 @@ def tuned(folder, **flags):
 
 
 def predicted(folder, name="test.tsv", **flags):
-    """{column: its cells}"""
-    out = folder / "predictions.tsv"
-    flags = {"max_seq_len": MAX_SEQ_LEN, "device": "cpu", "scores": True, "overwrite": True, **flags}
-    flags.setdefault("columns", "answers")
-    predict_pair(PredictConfig(str(folder / "best"), str(folder / name), str(out), **flags))
-    return table_of(out)
-
-
-def table_of(path):
-    header, *rows = (line.split("\t") for line in path.read_text(encoding="utf-8").splitlines())
-    return dict(zip(header, zip(*rows)))
+    flags = {"max_seq_len": MAX_SEQ_LEN, "scores": True, "overwrite": True, **flags}
+    return asked.predicted(folder / "best", folder / name, folder / "predictions.tsv", **flags)
 
 
 def rows_of(path):
@@ -148,19 +134,16 @@ def test_the_saved_threshold_is_used_by_every_interface(folder):
     manifest = json.loads((exported / "export.json").read_text(encoding="utf-8"))
     assert manifest["threshold"] == threshold and manifest["labels"] == list(NAMES)
     assert PairPredictor(exported).predict(texts_of(folder)).labels == list(table["predicted_label"])
-    asked = (str(exported), str(folder / "test.tsv"), str(folder / "out.tsv"))
-    predict_pair(PredictConfig(*asked, columns="answers"))
-    names = ("index", "prediction", "predicted_label")
-    assert table_of(folder / "out.tsv") == {name: table[name] for name in names}
+    answers = asked.predicted(exported, folder / "test.tsv", folder / "out.tsv")
+    assert answers == {name: table[name] for name in ("index", "prediction", "predicted_label")}
 
 
 def test_an_explicit_threshold_overrides_the_saved_one(folder):
     tuned(folder)
     assert set(predicted(folder, threshold=0.0)["prediction"]) == {"1"}
     exported = ship(folder / "best", folder / "ship")
-    flags = {"input_file": str(folder / "test.tsv"), "output_file": str(folder / "out.tsv")}
-    predict_pair(PredictConfig(str(exported), **flags, threshold=0.0))
-    assert set(table_of(folder / "out.tsv")["prediction"]) == {"1"}
+    answers = asked.predicted(exported, folder / "test.tsv", folder / "out.tsv", threshold=0.0)
+    assert set(answers["prediction"]) == {"1"}
     assert PairPredictor(exported, threshold=0.0).predict([("今", "天")]).labels == ["相同"]
     export_pair(ExportConfig(str(folder / "best"), str(folder / "other"), threshold=0.25))
     assert PairPredictor(folder / "other").threshold == 0.25
@@ -273,13 +256,6 @@ def test_nothing_is_saved_beside_what_is_sealed(folder, name, reason, flag):
         evaluated(folder, **{flag: True}, calibrate_on=str(folder / "dev.tsv"))
 
 
-def test_a_calibration_file_of_an_older_release_is_read(folder):
-    content = {"temperature": 1.37, "fitted_on": "dev.tsv", "rows": 8802}
-    (folder / "best" / CALIBRATION).write_text(json.dumps(content))
-    assert read_calibration(folder / "best", 2) == Calibration(1.37, "dev.tsv", rows=8802)
-    assert classes_of(predicted(folder)) == classes_of(predicted(folder, threshold=0.5))
-
-
 @pytest.mark.parametrize(
     "content, reason",
     [
@@ -354,23 +330,15 @@ def test_symmetric_predictions_ignore_the_order_of_texts(folder):
     assert np.array_equal(*answers) and np.allclose(answers[0], sum(logits) / 2, atol=1e-5)
     exported = ship(folder / "best", folder / "ship")
     predictor = PairPredictor(exported, symmetric="average")
-    assert np.array_equal(predictor.logits(pairs), predictor.logits(turned))
+    some = [pair[::-1] if row % 3 else pair for row, pair in enumerate(pairs)]
+    for each in (turned, some):
+        assert np.array_equal(predictor.logits(pairs), predictor.logits(each))
     assert np.allclose(predictor.logits(pairs), answers[0], atol=1e-4)
-    files = {
-        name: {"input_file": str(folder / f"{name}.tsv"), "output_file": str(folder / f"{name}-answers.tsv")}
-        for name in ("test", "exchanged")
-    }
-    for flags in files.values():
-        asked = {"scores": True, "symmetric": "average", "columns": "answers", **flags}
-        predict_pair(PredictConfig(str(exported), **asked))
-    assert (folder / "test-answers.tsv").read_bytes() == (folder / "exchanged-answers.tsv").read_bytes()
-
-
-def test_swapping_some_pairs_of_a_batch_is_bit_identical(folder):
-    pairs = texts_of(folder)[:130]
-    turned = [pair[::-1] if row % 3 else pair for row, pair in enumerate(pairs)]
-    predictor = PairPredictor(ship(folder / "best", folder / "ship"), symmetric="average")
-    assert np.array_equal(predictor.logits(pairs), predictor.logits(turned))
+    answers = [
+        asked.predicted(exported, folder / each, folder / f"of-{each}", scores=True, symmetric="average")
+        for each in ("test.tsv", name)
+    ]
+    assert answers[0] == answers[1]
 
 
 def test_symmetry_is_saved_with_the_tuned_calibration(folder, capfd):
@@ -441,7 +409,7 @@ def test_the_calibration_errors_say_how_they_are_measured(folder, capfd):
 
 def test_the_report_names_the_classes(folder):
     evaluated(folder, report=str(folder / "r"))
-    errors = table_of(folder / "r" / "errors.tsv")
+    errors = asked.table_of(folder / "r" / "errors.tsv")
     assert set(errors["label"]) | set(errors["prediction"]) == set(NAMES)
     page = (folder / "r" / "report.html").read_text(encoding="utf-8")
     assert "Predicted 相同" in page and "<dd>0: 不同, 1: 相同</dd>" in page
@@ -477,8 +445,7 @@ def test_what_is_measured_is_what_is_predicted(folder, capsys):
     assert saved.measured["metrics"]["accuracy"][0] == accuracy
 
     exported = ship(folder / "best", folder / "ship")
-    flags = {"model_path": str(exported), "input_file": str(folder / "test.tsv"), "bootstrap": 0}
-    again = evaluate_pair(EvaluateConfig(**flags))
+    again = asked.evaluated(exported, folder / "test.tsv")
     assert (again["accuracy"], again["threshold"]) == (accuracy, saved.threshold)
     card = (exported / "README.md").read_text(encoding="utf-8")
     assert f"| accuracy | {accuracy:.4f} |" in card and f"by the threshold {saved.threshold:.4f}" in card

@@ -8,17 +8,15 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from asked import evaluated, predicted
 from made_up_answers import answers_of, config_of
 from run_files import events
 from tiny_pair import toy_rows, train_config, write_pairs, write_rows
 
 from ernie_pair.core.errors import InputError
-from ernie_pair.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.evaluation.evaluation import evaluate_classes
 from ernie_pair.evaluation.evaluation_report import FILES, worst_rows, write_report
-from ernie_pair.evaluation.predict_pair import predict_pair
 from ernie_pair.models.temperature import CALIBRATION, read_calibration
-from ernie_pair.pairs.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.train.train_pair import train_pair
 from ernie_pair.report.page import Origin
@@ -173,46 +171,38 @@ def test_best_metric_loss_keeps_the_model_with_the_lowest_loss(trained):
     assert best.name == f"best-loss-{min(losses):.4f}"
 
 
-def asked(trained, tmp_path, name="dev.tsv", **flags):
-    best, folder = trained
-    out = tmp_path / "metrics.json"
-    files = {"model_path": str(best), "input_file": str(folder / name), "output_file": str(out)}
-    evaluate_pair(EvaluateConfig(**files, bootstrap=10, device="cpu", overwrite=True, **flags))
-    return json.loads(out.read_text())
-
-
-def predicted(trained, tmp_path, **flags):
-    best, folder = trained
-    out = tmp_path / "predictions.tsv"
-    words = {"device": "cpu", "overwrite": True, "columns": "answers", **flags}
-    predict_pair(PredictConfig(str(best), str(folder / "dev.tsv"), str(out), **words))
-    header, *lines = (line.split("\t") for line in out.read_text().splitlines())
-    return header, np.array(lines, dtype=float)
+def asked(trained, name="dev.tsv", **flags):
+    return evaluated(trained[0], trained[1] / name, **flags)
 
 
 def test_report_json_equals_the_metrics_file(trained, tmp_path):
-    metrics = asked(trained, tmp_path, report=str(tmp_path / "report"))
+    metrics = asked(trained, output=tmp_path / "metrics.json", report=str(tmp_path / "report"))
     assert json.loads((tmp_path / "report" / "report.json").read_text()) == metrics
     assert sorted(path.name for path in (tmp_path / "report").iterdir()) == sorted(FILES)
     assert metrics["calibration"]["fitted_on"].endswith("dev.tsv") and metrics["calibration"]["rows"] == 61
     assert metrics["calibration"]["loss_calibrated"] <= metrics["loss"]
 
 
-def test_swap_metrics_equal_those_of_a_file_of_swapped_pairs(trained, tmp_path):
+def test_swap_metrics_equal_those_of_a_file_of_swapped_pairs(trained):
     _, folder = trained
     write_rows(folder / "exchanged.tsv", ((b, a, label) for a, b, label in toy_rows(61, 1)))
-    one, other = (asked(trained, tmp_path, name) for name in ("dev.tsv", "exchanged.tsv"))
+    one, other = (asked(trained, name) for name in ("dev.tsv", "exchanged.tsv"))
     assert one["swap"]["accuracy_swapped"] == other["accuracy"]
     assert one["swap"]["flip_rate"] == other["swap"]["flip_rate"] > 0
-    both = asked(trained, tmp_path, "dev.tsv", symmetric="average")
+    both = asked(trained, "dev.tsv", symmetric="average")
     assert one["swap"]["accuracy_both_orders"] == other["swap"]["accuracy_both_orders"] == both["accuracy"]
-    assert "swap" not in asked(trained, tmp_path, swap=False)
+    assert "swap" not in asked(trained, swap=False)
 
 
 def test_a_saved_temperature_calibrates_predictions(trained, tmp_path):
     best, folder = trained
-    header, before = predicted(trained, tmp_path, scores=True)
-    assert header == ["index", "prediction", "probability_0", "probability_1"]
+
+    def ask(name):
+        answers = predicted(best, folder / "dev.tsv", tmp_path / name, scores=True)
+        assert list(answers) == ["index", "prediction", "probability_0", "probability_1"]
+        return np.array(list(answers.values()), dtype=float).T
+
+    before = ask("before.tsv")
     assert before[:, 2:].sum(axis=1) == pytest.approx(1, rel=1e-5)
     assert (before[:, 1] == before[:, 2:].argmax(axis=1)).all()
     noisy = (
@@ -220,49 +210,29 @@ def test_a_saved_temperature_calibrates_predictions(trained, tmp_path):
     )
     write_rows(folder / "other.tsv", noisy)
     try:
-        fitted = asked(trained, tmp_path, calibrate_on=str(folder / "other.tsv"), save_temperature=True)
+        fitted = asked(trained, calibrate_on=str(folder / "other.tsv"), save_temperature=True)
         temperature = fitted["calibration"]["temperature"]
         assert fitted["calibration"]["rows"] == 80 and fitted["thresholds"]["temperature"] == temperature
         assert read_calibration(best, 2).temperature == temperature != 1.0
-        _, after = predicted(trained, tmp_path, scores=True)
+        after = ask("after.tsv")
         odds = [np.log(shares[:, 3] / shares[:, 2]) for shares in (before, after)]
         assert odds[1] == pytest.approx(odds[0] / temperature, rel=1e-3, abs=1e-4)
         assert (after[:, :2] == before[:, :2]).all()
-        judged = asked(trained, tmp_path)["calibration"]
+        judged = asked(trained)["calibration"]
         assert judged["temperature"] == temperature and judged["fitted_on"].endswith(CALIBRATION)
     finally:
         (best / CALIBRATION).unlink(missing_ok=True)
 
 
-def test_predicting_at_the_threshold_gives_its_precision(trained, tmp_path):
-    chosen = asked(trained, tmp_path, at_precision=0.8)["thresholds"]["at_precision"]
-    header, rows = predicted(trained, tmp_path, threshold=chosen["threshold"])
-    assert header == ["index", "prediction"] and rows[:, 1].sum() == chosen["rows"]
-    labels = np.array([label for _, _, label in toy_rows(61, 1)])
-    assert labels[rows[:, 1] == 1].mean() == pytest.approx(chosen["precision"])
-
-
-def test_a_threshold_from_few_predictions_gives_a_warning(trained, tmp_path, capfd):
+def test_a_threshold_from_few_predictions_gives_a_warning(trained, capfd):
     for precision, warns in ((0.6, False), (0.999, True)):
-        chosen = asked(trained, tmp_path, at_precision=precision)["thresholds"]["at_precision"]
+        chosen = asked(trained, at_precision=precision)["thresholds"]["at_precision"]
         warning = f"precision {precision:g} is based on {chosen['rows']} predictions"
         assert chosen["reached"] and (warning in capfd.readouterr().err) is warns
-
-
-def test_an_invalid_number_is_rejected():
-    for flags, reason in (
-        ({"at_precision": 0.0}, "at_precision=0.0 is not above 0"),
-        ({"at_precision": float("nan")}, "at_precision takes a number, not nan"),
-        ({"bootstrap": -1}, "bootstrap=-1 is below 0"),
-    ):
-        with pytest.raises(InputError, match=reason):
-            config_of(**flags)
-    with pytest.raises(InputError, match="threshold=1.5 is above 1"):
-        PredictConfig("m", "in", "out", threshold=1.5)
 
 
 def test_a_report_folder_does_not_overwrite_a_file(trained, tmp_path):
     (tmp_path / "report").write_text("mine")
     with pytest.raises(InputError, match="report .* is a file; give a folder"):
-        asked(trained, tmp_path, report=str(tmp_path / "report"))
+        asked(trained, report=str(tmp_path / "report"))
     assert (tmp_path / "report").read_text() == "mine" and not (tmp_path / "metrics.json").exists()

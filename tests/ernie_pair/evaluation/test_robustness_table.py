@@ -25,10 +25,6 @@ def perturbed(kinds, labels, origins):
     return Perturbed(texts, texts, np.array(labels), kinds, kinds, np.array(origins))
 
 
-def logits_for(predictions):
-    return np.eye(2, dtype=np.float32)[predictions]
-
-
 def table_of(kinds, labels, origins, predictions, before=(1, 0, 1, 0), samples=200):
     file_labels = np.array([1, 0, 0, 1])
     changed, of_model = perturbed(kinds, labels, origins), map(np.array, (predictions, before))
@@ -153,20 +149,6 @@ def test_an_evaluation_without_robustness_has_no_table(world, tmp_path):
     assert evaluate(world, tmp_path / "out.json", "--report", tmp_path / "report") == 0
     assert "robustness" not in json.loads((tmp_path / "out.json").read_text())
     assert "Perturbed pairs" not in (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        (("--robustness_file", "rows.tsv"), "--robustness_file needs --robustness; add it"),
-        ((*KINDS, "--robustness_file", "rows.txt"), "--robustness_file rows.txt: name a file that ends with"),
-        (("--robustness", "noise"), "--robustness noise is no kind"),
-    ],
-)
-def test_invalid_flags_give_a_one_line_error(world, tmp_path, capsys, words, message):
-    assert evaluate(world, tmp_path / "out.json", *words) == 2
-    said = capsys.readouterr().err.strip().splitlines()
-    assert message in said[-1] and not (tmp_path / "out.json").exists()
 
 
 def test_exported_and_trained_models_have_equal_robustness(world, tmp_path):

@@ -238,22 +238,6 @@ def test_a_series_whose_first_run_is_refused_leaves_no_folder(config, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_intervals_are_wider_where_rows_share_texts(config, tmp_path):
-    """Groups are resampled as a whole, so the interval accounts for rows that are not independent."""
-    labels = np.arange(400) % 2
-    right = np.random.default_rng(0).random(40) < 0.7
-    logits = np.eye(2)[np.where(right.repeat(10), labels, 1 - labels)]
-    asked = replace(config, folds=2, bootstrap=200)
-    fold = np.arange(400) // 10 % 2
-    widths = []
-    for group in (np.arange(400), np.arange(400) // 10):
-        found = measure_folds(logits, labels, Folds(group, fold), asked, tmp_path / "predictions.tsv")
-        low, high = found.interval["accuracy"]
-        assert low < found.mean["accuracy"] < high
-        widths.append(high - low)
-    assert widths[1] > 2 * widths[0]
-
-
 def test_the_interval_is_that_of_rows_written_repeatedly(config):
     rng = np.random.default_rng(2)
     labels, fold, group = rng.integers(2, size=90), rng.integers(3, size=90), rng.integers(25, size=90)

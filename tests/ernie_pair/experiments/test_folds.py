@@ -74,12 +74,6 @@ def test_a_group_goes_where_its_classes_are_fewest(seed):
     assert deal_groups(group, labels, 4, seed).tolist() == fold_of[group].tolist()
 
 
-def test_a_large_group_gets_a_fold_of_its_own():
-    group = np.array([0] * 40 + list(range(1, 61)))
-    fold = deal_groups(group, np.arange(100) % 2, 4, seed=0)
-    assert sorted(np.bincount(fold)) == [20, 20, 20, 40] and len(set(fold[:40])) == 1
-
-
 def test_an_oversized_group_error_names_its_text_and_a_fix():
     hub = [("你好", f"text {number}", number % 2) for number in range(30)]
     rest = [(f"left {number}", f"right {number}", number % 2) for number in range(20)]

@@ -10,13 +10,13 @@ from types import SimpleNamespace
 
 import paddle
 import pytest
+from levels import needs_fused
 
 from ernie_pair.core.files.keyed_cache import user_cache
 from ernie_pair.kernels import operator
 from ernie_pair.kernels.library import open_kernels
 from ernie_pair.kernels.operator import FOLDER, OperatorError, find_operator
 
-needs_kernels = pytest.mark.skipif(bool(open_kernels().reason), reason=open_kernels().reason or "never")
 # A stand-in for g++: logs each compilation to LOG; writes an operator, or half of one if SAYS is set.
 COMPILER = """#!/bin/sh
 echo compiled >> "$LOG"
@@ -93,7 +93,7 @@ def test_compilations_that_fail_are_quoted_with_a_fix(compiler, tmp_path, monkey
         find_operator(tmp_path / "cache")
 
 
-@needs_kernels
+@needs_fused
 def test_an_invalid_operator_is_recompiled_once_then_fails(compiler, tmp_path, monkeypatch):
     monkeypatch.setattr(operator, "_registered", {})
     with pytest.raises(OperatorError, match="Paddle cannot load it"):
@@ -101,7 +101,7 @@ def test_an_invalid_operator_is_recompiled_once_then_fails(compiler, tmp_path, m
     assert count(compiler) == 2  # one retry, and no more
 
 
-@needs_kernels
+@needs_fused
 def test_an_operator_that_does_not_load_is_recompiled(compiler, tmp_path, monkeypatch):
     """As when another machine sharing the home folder has compiled it with a newer C++ library."""
 

@@ -3,14 +3,14 @@
 import numpy as np
 import paddle
 import pytest
+from levels import needs_fused
 from paddle import nn
 from tiny_pair_job import run, tiny_job, write_files
 
 from ernie_pair.kernels import adamw
 from ernie_pair.kernels.adamw import FusedAdamW, sum_of_squares
-from ernie_pair.kernels.library import open_kernels
 
-pytestmark = pytest.mark.skipif(bool(open_kernels().reason), reason=open_kernels().reason or "never")
+pytestmark = needs_fused
 AdamW = paddle.optimizer.AdamW
 RATES = (1e-2, 3e-3, 1e-3, 2e-3, 5e-3, 1e-3)
 

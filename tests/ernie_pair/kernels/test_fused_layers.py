@@ -8,8 +8,17 @@ import sys
 import numpy as np
 import paddle
 import pytest
-from fused_cases import FUSED, PLAIN, SHAPES, assert_equal_to_plain, batch_of, build, loss_and_gradients
-from levels import needs_bf16
+from fused_cases import (
+    FUSED,
+    PLAIN,
+    SHAPES,
+    assert_equal_to_plain,
+    batch_of,
+    build,
+    build_fused,
+    loss_and_gradients,
+)
+from levels import BF16, needs_fused
 from places import ROOT
 from tiny_pair import write_model
 from tiny_pair_job import run, same, tiny_job, weights, write_files
@@ -25,16 +34,8 @@ from ernie_pair.runtime.cpu import LEVEL_ASKED
 from ernie_pair.runtime.paddle_patches.layers import own_forward
 from ernie_pair.training.recompute import freeze, recompute_layers
 
-pytestmark = pytest.mark.skipif(bool(open_kernels().reason), reason=open_kernels().reason or "never")
-BF16 = pytest.param("bf16", marks=needs_bf16)
+pytestmark = needs_fused
 LOSS = {"fp32": 1e-5, "bf16": 2e-4}  # for a freshly initialised model
-
-
-def build_fused(folder, family="ernie_gram", flags=FUSED, **shape):
-    """A classifier on the path of the fused kernels."""
-    model = build(folder, family, **shape)
-    choose_path(model, flags, "cpu")
-    return model
 
 
 @pytest.mark.parametrize("precision", ["fp32", BF16])

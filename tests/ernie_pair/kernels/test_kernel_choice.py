@@ -16,7 +16,7 @@ import numpy as np
 import paddle
 import pytest
 from fake_ranks import on_ranks
-from levels import needs_bf16
+from levels import needs_bf16, needs_fused
 from places import ROOT
 from tiny_pair import train_config, write_model, write_new
 
@@ -34,7 +34,6 @@ from ernie_pair.runtime.cpu import LEVEL_ASKED, LEVELS
 
 HEADER = ROOT / "ernie_pair/kernels/cpp/fused.h"
 PINNED = 7, "222432fe080b7ead"  # FUSED_VERSION, and the digest of fused.h
-needs_kernels = pytest.mark.skipif(bool(open_kernels().reason), reason=open_kernels().reason or "never")
 
 
 @pytest.fixture
@@ -118,7 +117,7 @@ def test_kernels_are_built_if_a_compiler_is_available():
         assert open_kernels().reason == ""
 
 
-@needs_kernels
+@needs_fused
 @pytest.mark.parametrize("level", ["avx2", "avx512"])
 def test_a_requested_lower_level_is_used_and_rejects_bf16(monkeypatch, level):
     if LEVELS.index(level) > LEVELS.index(open_kernels().level):
@@ -131,7 +130,7 @@ def test_a_requested_lower_level_is_used_and_rejects_bf16(monkeypatch, level):
     refused(rf"--precision bf16 needs .*AVX512-BF16 \({why}\); use --precision fp32", precision="bf16")
 
 
-@needs_kernels
+@needs_fused
 def test_embeddings_computed_by_paddle_are_reported(tmp_path):
     """The kernels do not support ELECTRA's embeddings."""
     for family, by_paddle in (("electra", True), ("ernie", False)):
@@ -160,7 +159,7 @@ def test_without_kernels_or_processor_the_reason_is_given(without, monkeypatch):
     refused(f"--kernels fused: {reason}; use --kernels auto", kernels="fused")
 
 
-@needs_kernels
+@needs_fused
 def test_weights_of_another_dtype_get_no_fused_kernels(tmp_path):
     source = open_model(str(write_model(tmp_path / "m")), model_type="ernie", from_scratch=True)
     model = build_classifier(source, 0, 0.0)
@@ -169,7 +168,7 @@ def test_weights_of_another_dtype_get_no_fused_kernels(tmp_path):
         choose_path(model, KernelFlags(kernels="fused"), "cpu")
 
 
-@needs_kernels
+@needs_fused
 def test_kernels_built_for_this_python_are_preferred(without):
     """Files for other Pythons may be from an earlier build, and their names sort first."""
     compiled = next(path for path in (ROOT / "ernie_pair/kernels").glob("_fused*.so"))
@@ -178,7 +177,7 @@ def test_kernels_built_for_this_python_are_preferred(without):
     assert choose_kernels(KernelFlags(), "cpu").is_fused
 
 
-@needs_kernels
+@needs_fused
 @pytest.mark.parametrize("kind", ["broken", "foreign"])
 def test_a_file_that_is_no_kernels_falls_back_to_plain(without, kind):
     """Also a library without the expected functions."""
@@ -190,7 +189,7 @@ def test_a_file_that_is_no_kernels_falls_back_to_plain(without, kind):
     refused("--kernels fused: _fused.so cannot be used", kernels="fused")
 
 
-@needs_kernels
+@needs_fused
 def test_an_outdated_compiled_file_falls_back_to_plain(monkeypatch):
     monkeypatch.setattr(library, "VERSION", 99)
     monkeypatch.setenv(LEVEL_ASKED, "avx2")  # not the level that is already loaded
@@ -198,7 +197,7 @@ def test_an_outdated_compiled_file_falls_back_to_plain(monkeypatch):
     library._open.cache_clear()
 
 
-@needs_kernels
+@needs_fused
 @pytest.mark.parametrize(
     "level, why", [(0, "this processor has no AVX2"), (1, "of this Paddle does not work")]
 )
@@ -211,7 +210,7 @@ def test_kernels_that_do_not_open_say_why(monkeypatch, level, why):
     assert library._open.__wrapped__(library.FOLDER, "avx512").reason.endswith(why)
 
 
-@needs_kernels
+@needs_fused
 def test_a_paddle_without_onednn_falls_back_to_plain(monkeypatch, tmp_path):
     monkeypatch.setattr(library, "_paddle_libraries", lambda: tmp_path)
     library._open.cache_clear()
@@ -240,14 +239,12 @@ def test_fp16_and_bf16_are_refused_where_they_cannot_be():
     refused("--precision fp16 needs a GPU; use fp32, or bf16 if", precision="fp16")
     with pytest.raises(InputError, match="kernels fused: the fused kernels are for the CPU"):
         choose_kernels(KernelFlags(kernels="fused"), "gpu", casts=True)
-    with pytest.raises(InputError, match="^precision bf16 is not supported by kernels plain, .*; leave one"):
-        KernelFlags(kernels="plain", precision="bf16")
     asked = PredictConfig(model_path="m", input_file="i", output_file="o", device="gpu", precision="bf16")
     with pytest.raises(InputError, match="precision bf16 needs the fused kernels: .*; use precision fp32$"):
         choose_kernels(asked, "gpu")
 
 
-@needs_kernels
+@needs_fused
 @pytest.mark.parametrize(
     "family, changes, reason",
     [
@@ -264,7 +261,7 @@ def test_unsupported_layers_take_the_plain_path(tmp_path, family, changes, reaso
         choose_path(model, KernelFlags(kernels="fused"), "cpu")
 
 
-@needs_kernels
+@needs_fused
 def test_a_run_logs_its_path_and_stores_it_in_the_checkpoint(tmp_path, capfd):
     train_pair(train_config(tmp_path, max_steps=1))
     level = open_kernels().level

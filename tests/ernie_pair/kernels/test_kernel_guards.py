@@ -13,11 +13,12 @@ from fused_cases import (
     assert_equal_to_plain,
     batch_of,
     build,
+    build_fused,
     fused_layer,
     inputs,
     loss_and_gradients,
 )
-from levels import needs_bf16
+from levels import needs_bf16, needs_fused
 from paddle import nn
 
 from ernie_pair.core.errors import InputError
@@ -28,14 +29,7 @@ from ernie_pair.models.networks.kernel_path import choose_path
 from ernie_pair.runtime.cpu import LEVEL_ASKED, LEVELS, has_bf16
 from ernie_pair.runtime.paddle_patches.layers import own_forward
 
-pytestmark = pytest.mark.skipif(bool(open_kernels().reason), reason=open_kernels().reason or "never")
-
-
-def build_fused(folder, family="ernie_gram", flags=FUSED, **shape):
-    """A classifier on the path of the fused kernels."""
-    model = build(folder, family, **shape)
-    choose_path(model, flags, "cpu")
-    return model
+pytestmark = needs_fused
 
 
 class Doubled(nn.Linear):
@@ -417,7 +411,6 @@ def test_rounding_errors_are_those_of_float32(activation, scale):
 
 WITH_BF16 = [level for level in LEVELS if has_bf16(level)]
 MORE_ROWS = "more rows than a turned product takes at once"
-BF16 = KernelFlags(kernels="fused", precision="bf16")
 
 
 @pytest.fixture(params=WITH_BF16)

@@ -6,7 +6,7 @@ import numpy as np
 import paddle
 import pytest
 from fused_cases import SHAPES, batch_of, build, loss_and_gradients
-from levels import needs_bf16
+from levels import BF16, needs_fused
 from tiny_pair import write_model
 from tiny_pair_job import run, tiny_job, weights, write_files
 
@@ -21,8 +21,7 @@ from ernie_pair.models.networks.text_encoder import POOLINGS, build_text_encoder
 from ernie_pair.models.source import open_model
 from ernie_pair.runtime.cpu import LEVEL_ASKED
 
-pytestmark = pytest.mark.skipif(bool(open_kernels().reason), reason=open_kernels().reason or "never")
-BF16 = pytest.param("bf16", marks=needs_bf16)
+pytestmark = needs_fused
 CLOSE = {"fp32": 1e-6, "bf16": 2e-3}  # to the largest number; sums in another order are rounded otherwise
 MIXED = [[5, 3, 9, 7, 2, 8, 4], [6, 3, 0, 0, 0, 0, 0], [5, 8, 8, 1, 0, 0, 0]]
 

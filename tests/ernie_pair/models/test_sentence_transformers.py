@@ -53,7 +53,6 @@ FLAGS = {
     **{f"pooling_mode_{name}": True for name in ("lasttoken", "max_tokens", "cls_token")},
     "pooling_mode_mean_tokens": False,
 }
-ROOT = "mean_sqrt_len_tokens"
 POOLINGS = {
     "flags": ({"word_embedding_dimension": WIDTH, **FLAGS}, "cls+max+lasttoken"),
     "no flag": ({"word_embedding_dimension": WIDTH}, "mean"),

@@ -80,8 +80,6 @@ def test_the_smallest_new_model_can_be_opened(tmp_path, family):
 @pytest.mark.parametrize(
     "flags, reason",
     [
-        ({"hidden_act": "gleu"}, "hidden_act takes one of auto, gelu, relu, not 'gleu'"),
-        ({"max_position_embeddings": 3}, "max_position_embeddings=3 is below 5; use 5 or more"),
         (
             {"hidden_size": 30, "num_attention_heads": 4},
             "hidden_size 30 is not a multiple of num_att",

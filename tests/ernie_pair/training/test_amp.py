@@ -7,17 +7,13 @@ import paddle
 import pytest
 from run_files import events
 from tiny_pair import train_config
-from tiny_pair_job import STEPS, run, same, tiny_job, weights, write_files
+from tiny_pair_job import STEPS, resumed, run, same, tiny_job, weights, write_files
 
-from ernie_pair.checkpoint.checkpoints import Checkpoints
-from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.core.errors import InputError, NumbersError
 from ernie_pair.models.networks.encoders import widen_tensors
 from ernie_pair.pairs.train.train_pair import PairTask, train_pair
 from ernie_pair.runtime.amp_flags import AmpFlags
-from ernie_pair.runtime.processes.world import World
 from ernie_pair.training.optimizer import LossScale
-from ernie_pair.training.process_group import ProcessGroup
 from ernie_pair.training.step_metrics import MAX_SKIPPED_IN_A_ROW
 from ernie_pair.weights.weight_files import read_weights
 
@@ -95,12 +91,7 @@ def test_a_resumed_run_restores_its_loss_scale(tmp_path, folder, cut, monkeypatc
     assert column(whole, "loss_scale") == [8, 8, 4, 4, 4, 4, 4, 4, 8]
     half = tiny_job(folder, **flags)
     run_poisoned(half, [2, 3, 6], cut)
-    checkpoints = Checkpoints(tmp_path / "out", World(), ProcessGroup().all_reduce)
-    state = TrainState(cut, cut * 16, skipped_updates=half.job.skipped_updates)
-    checkpoints.save(state, {}, half.job.state_files(), {})
-    rest = tiny_job(folder, consumed=cut * 16, **flags)
-    rest.job.restore(checkpoints.newest())
-    checkpoints.close()
+    rest = resumed(half.job, cut, tiny_job(folder, consumed=cut * 16, **flags), tmp_path / "out")
     seen = run_poisoned(rest, [2, 3, 6], 9, first=cut + 1)
     for one, other in zip(seen, whole[cut:]):
         assert same(one.pop("weights"), other.pop("weights")) and str(one) == str(other)  # nan != nan
@@ -181,9 +172,6 @@ def test_half_precision_learns_the_toy_task(tmp_path, folder, dtype, level):
     assert tiny.job.evaluate("valid")["accuracy"] > 0.9
     held = tiny.job.model.classifier.weight.dtype
     assert held == (paddle.float32 if level == "O1" else getattr(paddle, dtype))
-    checkpoints = Checkpoints(tmp_path / "out", World(), ProcessGroup().all_reduce)
-    checkpoints.save(TrainState(STEPS, STEPS * 16), {}, tiny.job.state_files(), {})
     again = tiny_job(folder, device="gpu", use_amp=True, amp_dtype=dtype, amp_level=level)
-    again.job.restore(checkpoints.newest())
-    checkpoints.close()
+    resumed(tiny.job, STEPS, again, tmp_path / "out")
     assert same(weights(again.job), weights(tiny.job))

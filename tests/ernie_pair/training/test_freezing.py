@@ -6,24 +6,20 @@ from dataclasses import replace
 import numpy as np
 import paddle
 import pytest
+from asked import evaluated
 from tiny_pair import train_config, write_model, write_new
-from tiny_pair_job import run, same, tiny_config, tiny_job, weights, write_files
+from tiny_pair_job import resumed, run, same, tiny_config, tiny_job, weights, write_files
 
-from ernie_pair.checkpoint.checkpoints import Checkpoints
-from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.core.errors import InputError
-from ernie_pair.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.evaluation.inference_model import InferenceModel
 from ernie_pair.models.families import FAMILIES
 from ernie_pair.models.networks.classifier import build_classifier
 from ernie_pair.models.source import open_model
-from ernie_pair.pairs.config.ask_config import EvaluateConfig, PredictConfig
+from ernie_pair.pairs.config.ask_config import PredictConfig
 from ernie_pair.pairs.config.pair_config import PairConfig
 from ernie_pair.pairs.train.train_pair import train_pair
 from ernie_pair.runtime.device import quiet_libraries
-from ernie_pair.runtime.processes.world import World
 from ernie_pair.training.optimizer import new_optimizer, optimizer_arrays
-from ernie_pair.training.process_group import ProcessGroup
 from ernie_pair.training.recompute import freeze, recompute_layers
 
 quiet_libraries()
@@ -138,11 +134,7 @@ def test_a_resumed_frozen_job_has_bit_identical_weights(tmp_path, job, flags):
     whole, half, rest = job(**flags), job(**flags), job(consumed=32, **flags)
     run(whole, 5)
     run(half, 2)
-    checkpoints = Checkpoints(tmp_path / "out", World(), ProcessGroup().all_reduce)
-    checkpoints.save(TrainState(2, 32), {}, half.job.state_files(), {})
-    rest.job.restore(checkpoints.newest())
-    checkpoints.close()
-    run(rest, 5, first=3)
+    run(resumed(half.job, 2, rest, tmp_path / "out"), 5, first=3)
     assert same(weights(rest.job), weights(whole.job))
 
 
@@ -216,10 +208,7 @@ def test_a_run_applies_the_flags_and_refuses_to_change_them(tmp_path, capfd):
     assert "parameters are trained (" in log and "the embeddings and 1 of 2 layers are frozen" in log
     (best,) = (tmp_path / "out").glob("best-*")
     assert json.loads((best / "config.json").read_text())["pooling"] == "mean"
-    files = (str(best), config.dev_file, str(tmp_path / "metrics.json"))
-    evaluate_pair(EvaluateConfig(*files, bootstrap=0, device="cpu"))
-    accuracy = json.loads((tmp_path / "metrics.json").read_text())["accuracy"]
-    assert best.name == f"best-accuracy-{accuracy:.4f}"
+    assert best.name == f"best-accuracy-{evaluated(best, config.dev_file)['accuracy']:.4f}"
     asked = InferenceModel(PredictConfig(str(best), config.dev_file, str(tmp_path / "p.tsv"), device="cpu"))
     assert asked.max_seq_len == 12 and asked.model.pooling == "mean"
     for change in ({"pooling": "cls"}, {"freeze_layers": 2}, {"layer_decay": 0.8}):

@@ -199,13 +199,6 @@ def test_a_skipped_step_is_excluded_from_the_means():
     assert run.log.events[-2][:2] == ("train", 4) and run.log.events[-2][2] == (2 + 4 + 6) / 3
 
 
-def test_the_initial_evaluation_is_not_repeated_on_resume():
-    whole = Run(10)()
-    assert whole.judged == [0, 3, 6, 9, 10]
-    state, seen = whole.saved[0]
-    assert Run(10, SumJob(seen), TrainState(**vars(state)))().judged == [6, 9, 10]
-
-
 def test_a_resumed_run_sees_the_same_batches_as_a_whole_run():
     whole = Run(10)()
     state, seen = Run(6)().saved[0]

@@ -190,10 +190,6 @@ def test_report_to_is_parsed_for_pretraining_and_pair_training(tools):
     words = ["--model_name_or_path=m", "--input_dir=d", "--output_dir=o", "--report_to=mlflow,wandb,mlflow"]
     assert parse_config(PretrainConfig, words).reporters == ("mlflow", "wandb")
     assert PairConfig("o", report_to="none").reporters == PairConfig("o").reporters == ()
-    with pytest.raises(
-        InputError, match="report_to comet is not one of tensorboard, wandb, mlflow; use some"
-    ):
-        PairConfig("o", report_to="tensorboard comet")
 
 
 def test_report_to_is_passed_on_by_pair_training(tmp_path, tools):

@@ -1,11 +1,9 @@
 """--symmetric average and consistency: the loss over both orders, and how such a model is evaluated."""
 
-import json
-
 import numpy as np
-import paddle
 import pytest
-from reference_loss import cross_entropies
+from asked import evaluated
+from reference_loss import TableModel, cross_entropies
 from run_files import events
 from scipy.special import log_softmax
 from tiny_pair import VOCAB, toy_rows, train_config, write_model
@@ -13,10 +11,8 @@ from tiny_pair_job import run, tiny_job, write_files
 
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.core.errors import InputError
-from ernie_pair.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.inference.token_rows import Batch, encode_texts, exchange_texts
 from ernie_pair.models.temperature import read_calibration
-from ernie_pair.pairs.config.ask_config import EvaluateConfig
 from ernie_pair.pairs.train.loss import PairLoss
 from ernie_pair.pairs.train.train_pair import train_pair
 from ernie_pair.pairs.train.trainer import PairTrainer
@@ -25,18 +21,6 @@ IDS = np.array([[1, 5, 6, 2, 7, 2], [1, 5, 2, 8, 9, 2], [1, 4, 2, 3, 2, 0]])
 TYPES = np.array([[0, 0, 0, 0, 1, 1], [0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 0]])
 BATCH = Batch(IDS, TYPES, np.array([0, 2, 1]))
 WEIGHTS = np.array([1.0, 2.5, 0.5], dtype=np.float32)
-
-
-class Model:
-    """Logits computed from the second id of a row, so that the order of the texts matters."""
-
-    def __init__(self):
-        self.table = np.random.default_rng(5).normal(size=(16, 3)).astype(np.float32)
-
-    def __call__(self, ids, types):
-        self.ids, self.types = ids.numpy(), types.numpy()
-        self.answer = paddle.to_tensor(self.table[self.ids[:, 1]], stop_gradient=False)
-        return self.answer
 
 
 def weighted(values, weights):
@@ -58,7 +42,7 @@ def test_swapping_encoded_rows_equals_encoding_swapped_texts(tmp_path):
 
 @pytest.mark.parametrize("weights", [None, WEIGHTS])
 def test_average_uses_the_mean_logits_of_both_orders(weights):
-    model = Model()
+    model = TableModel()
     answer = PairLoss(0.0, weights, "average")(model, BATCH)
     exchanged = exchange_texts(BATCH)
     assert np.array_equal(model.ids, np.concatenate([IDS, exchanged.input_ids]))
@@ -75,7 +59,7 @@ def test_average_uses_the_mean_logits_of_both_orders(weights):
 
 @pytest.mark.parametrize("weights", [None, WEIGHTS])
 def test_consistency_adds_the_divergence_of_the_orders(weights):
-    model = Model()
+    model = TableModel()
     answer = PairLoss(0.0, weights, "consistency", 3.0)(model, BATCH)
     first, second = np.split(model.answer.numpy(), 2)
     log_p, log_q = (log_softmax(logits.astype(np.float64), axis=1) for logits in (first, second))
@@ -94,25 +78,19 @@ def test_a_step_runs_two_passes_and_counts_their_flops(tmp_path, symmetric):
     assert both["loss"] != plain["loss"] and ("divergence" in both) == (symmetric == "consistency")
 
 
-def evaluated(tmp_path, best, **flags):
-    out = tmp_path / "metrics.json"
-    asked = {"input_file": str(tmp_path / "dev.tsv"), "output_file": str(out), "bootstrap": 0, **flags}
-    evaluate_pair(EvaluateConfig(model_path=str(best), batch_size=16, device="cpu", overwrite=True, **asked))
-    return json.loads(out.read_text())
-
-
 def test_an_averaged_model_is_evaluated_in_both_orders(tmp_path):
     config = train_config(tmp_path, symmetric="average", epochs=3, learning_rate=2e-3, eval_freq=4)
     train_pair(config)
     best = max(events(tmp_path / "out", "valid"), key=lambda event: event["accuracy"])
-    found = evaluated(tmp_path, tmp_path / "out" / "best")
+    places = tmp_path / "out" / "best", config.dev_file
+    found = evaluated(*places, batch_size=16)
     assert read_calibration(tmp_path / "out" / "best", 2).symmetric == found["symmetric"] == "average"
     assert found["loss"] == best["loss"] and found["accuracy"] == best["accuracy"]
     assert found["swap"]["flip_rate"] == 0.0
-    one_order = evaluated(tmp_path, tmp_path / "out" / "best", symmetric="none")
+    one_order = evaluated(*places, symmetric="none", batch_size=16)
     assert one_order["loss"] != best["loss"] and one_order["swap"]["mean_difference"] > 0
     checkpoint = (tmp_path / "out" / "model_last").resolve()
-    assert evaluated(tmp_path, checkpoint)["symmetric"] == "average"
+    assert evaluated(checkpoint, places[1], batch_size=16)["symmetric"] == "average"
     with pytest.raises(InputError, match="symmetric was 'average' and is now 'none'"):
         train_pair(train_config(tmp_path, symmetric="none", epochs=3, learning_rate=2e-3, eval_freq=4))
 
@@ -121,7 +99,7 @@ def test_a_consistency_model_is_evaluated_in_one_order(tmp_path):
     config = train_config(tmp_path, symmetric="consistency", epochs=1)
     result = PairTrainer(config.model_name_or_path, config, config.train_file, config.dev_file).train()
     assert not (result.best_model / "calibration.json").exists()
-    assert evaluated(tmp_path, result.best_model)["symmetric"] == "none"
+    assert evaluated(result.best_model, config.dev_file)["symmetric"] == "none"
 
 
 def test_python_scores_an_averaged_model_in_both_orders(tmp_path):

@@ -237,12 +237,6 @@ def test_a_link_to_a_folder_stays_a_link(folder, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"disk", "v"}
 
 
-def test_the_current_folder_is_refused_as_output(folder, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="is the current folder"):
-        embed(config_of(folder, "."))
-
-
 def test_damaged_vectors_are_an_error(folder, tmp_path):
     embed(config_of(folder, tmp_path / "v"))
     cut, longer = (Path(shutil.copytree(tmp_path / "v", tmp_path / name)) for name in ("cut", "longer"))

@@ -7,17 +7,16 @@ import textwrap
 
 import numpy as np
 import pytest
+from asked import predicted
 from paddle import nn
 from tiny_pair import toy_rows, train_config, write_model, write_pairs
 
 from ernie_pair import PairClassifier, PairConfig, PairTrainer
 from ernie_pair.core.errors import InputError
 from ernie_pair.deployment.export_pair import ExportConfig, export_pair
-from ernie_pair.evaluation.predict_pair import predict_pair
 from ernie_pair.models.networks import classifier as model_class
 from ernie_pair.models.networks.classifier import build_classifier, load_classifier
 from ernie_pair.models.source import open_model
-from ernie_pair.pairs.config.ask_config import PredictConfig
 from ernie_pair.pairs.train.train_pair import train_pair
 from ernie_pair.weights.weight_files import read_weights
 
@@ -122,11 +121,10 @@ def test_a_class_named_by_a_folder_is_never_auto_imported(here):
     sys.modules.pop("own_models")
     (here / "imported.txt").unlink()
     pairs = write_pairs(here / "pairs.tsv", 20)
-    asked = PredictConfig(str(best), str(pairs), str(here / "answers.tsv"), device="cpu")
     config = PairConfig("elsewhere", **SETTINGS)
     for attempt in (
         lambda: load_classifier(str(best)),
-        lambda: predict_pair(asked),
+        lambda: predicted(best, pairs, here / "answers.tsv"),
         lambda: export_pair(ExportConfig(str(best), str(here / "ship"))),
         lambda: PairTrainer(best, config),
     ):
@@ -167,9 +165,9 @@ def test_the_commands_train_predict_and_export_a_custom_class(here):
     config = train_config(here, model_class=NAME, max_steps=2)
     train_pair(config)
     (best,) = (here / "out").glob("best-accuracy-*")
-    pairs, answers = write_pairs(here / "pairs.tsv", 20), here / "answers.tsv"
-    predict_pair(PredictConfig(str(best), str(pairs), str(answers), device="cpu", model_class=NAME))
-    assert len(answers.read_text().splitlines()) == 21
+    pairs = write_pairs(here / "pairs.tsv", 20)
+    answers = predicted(best, pairs, here / "answers.tsv", model_class=NAME)
+    assert len(answers["prediction"]) == 20
     export_pair(ExportConfig(str(best), str(here / "ship"), model_class=NAME))  # which checks parity
 
 

@@ -45,10 +45,6 @@ def lines_of(tmp_path, kind, *rows, **files):
     return [Path(name).name for name in names]
 
 
-def test_clean_files_have_no_findings(tmp_path):
-    assert found(tmp_path, train=CLEAN, dev=["前 后 1", "来 去 0"]) == {}
-
-
 def test_repeats_are_found_ignoring_case_and_width(tmp_path):
     rows = [*CLEAN, "ＡＢＣ, 好。 1", "今天！ 天气？ 1", "a-b-c 好 1", "今天 天气 1"]
     rows = [row.replace("ＡＢＣ, ", "ＡＢＣ， ") for row in rows]
@@ -56,14 +52,6 @@ def test_repeats_are_found_ignoring_case_and_width(tmp_path):
     (repeated,) = audit(tmp_path, train=rows).findings
     assert (repeated.rows, repeated.exact) == (3, 1)
     assert lines_of(tmp_path, "repeated", *rows) == ["train.tsv:6", "train.tsv:7", "train.tsv:8"]
-
-
-def test_a_multiline_text_is_one_text(tmp_path):
-    lines = [{"s1": "一\n二", "s2": text, "label": 1} for text in ("三", "四", "三")]
-    path = tmp_path / "train.json"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    made = audit_of(coded({"train": read_pairs(path, 2)}), Labels.numbered(2), 1, None, 128)
-    assert [(f.kind, f.rows) for f in made.findings] == [("repeated", 1)]
 
 
 @pytest.mark.parametrize(
@@ -115,6 +103,21 @@ def test_a_label_unseen_in_training_is_reported(tmp_path):
         f"train: {tmp_path}/train.tsv has no pair of class 0; is it the right file?",
         "dev: 1 row (50.00 %) with a label that no training pair has",
     ]
+
+
+WARNINGS = {
+    "one class": (["a b1 1", "a b2 1"], ["c d1 1"], "train: {}/train.tsv has no pair of class 0; is it"),
+    "one class in dev": (["a b1 0", "a b2 1"], ["c d1 1"], "dev: {}/dev.tsv has no pair of class 0"),
+    "repeated": (["a b 1"] * 3 + ["c d 0"], ["e f 1"], "train: 2 rows (50.00 %) repeating an earlier"),
+    "shared": (["a b 1", "c d 0"], ["b！ a 1", "e f 0"], "dev: 1 row (50.00 %) with a pair of the"),
+    "two labels": (["a b 1", "a b。 0"], ["c d 1"], "train: 2 rows (100.00 %) with a pair that has two"),
+}
+
+
+@pytest.mark.parametrize("train, dev, warning", WARNINGS.values(), ids=WARNINGS)
+def test_what_harms_is_a_warning_with_counts(tmp_path, train, dev, warning):
+    warned = warnings_of(audit(tmp_path, train=train, dev=dev))
+    assert any(line.startswith(warning.format(tmp_path)) for line in warned), warned
 
 
 def test_labels_and_lengths_are_counted(tmp_path):

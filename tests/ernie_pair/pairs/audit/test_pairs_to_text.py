@@ -55,12 +55,3 @@ def test_the_command_line_writes_to_standard_output(files, tmp_path, capfd):
     told = capfd.readouterr()
     assert told.out.startswith("怎么开户\n如何开户\n\n") and told.out.count("\n\n") == 4
     assert "written: 4 documents" in told.err
-
-
-def test_a_rerun_succeeds_and_a_user_file_is_not_overwritten(files, tmp_path, capsys):
-    for _ in range(2):
-        pairs_to_text(PairsToTextConfig(**files))
-    (tmp_path / "mine.txt").write_text("mine", encoding="utf-8")
-    words = ["--train_file", files["train_file"], f"--output_file={tmp_path}/mine.txt"]
-    assert exit_code_of(lambda: _run(["build", "text", *words])) == 2
-    assert (tmp_path / "mine.txt").read_text(encoding="utf-8") == "mine"

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from tiny_pair import VOCAB, write_model, write_pairs
 
-from data_tools.text.wordpiece import WordPiece
 from ernie_pair import PairConfig
 from ernie_pair.core.errors import InputError
 from ernie_pair.inference.token_rows import BatchRules, evaluation_batches, kept_lengths, open_tokenizer
@@ -33,11 +32,6 @@ def test_more_classes_allow_more_labels(tmp_path):
 
 
 @pytest.fixture
-def tokenizer(tmp_path):
-    return WordPiece.from_file(write_model(tmp_path / "model") / "vocab.txt")
-
-
-@pytest.fixture
 def rows(tmp_path, tokenizer):
     return encode_pairs(read_pairs(write_pairs(tmp_path / "toy.tsv", 37), 2), tokenizer, 64)
 
@@ -51,13 +45,6 @@ def test_a_row_is_cls_a_sep_b_sep(tmp_path, tokenizer):
     assert tokens[1] == ["[CLS]", "你", "[SEP]", "我", "[SEP]", "[PAD]", "[PAD]", "[PAD]"]
     assert batch.token_type_ids.tolist() == [[0, 0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 1, 1, 0, 0, 0]]
     assert batch.labels.tolist() == [1, 0]
-
-
-def test_a_batch_is_as_wide_as_its_longest_row(rows):
-    longest = int(rows.lengths.argmax())
-    assert rows.batch(np.array([longest])).input_ids.shape == (1, rows.lengths.max())
-    shortest = np.argsort(rows.lengths)[:3]
-    assert rows.batch(shortest).input_ids.shape == (3, rows.lengths[shortest].max())
 
 
 @pytest.mark.parametrize(
@@ -134,10 +121,6 @@ def test_slices_of_two_ranks_form_the_batch_of_one_process(rows):
     one = updates_of(rows, 6, batch_size=8)
     two = [updates_of(rows, 6, World(rank, 2), batch_size=4) for rank in (0, 1)]
     assert strip(one) == strip([batch for both in zip(*two) for batch in both])
-
-
-def test_no_batch_is_short_even_if_larger_than_the_file(rows):
-    assert [len(batch) for batch in updates_of(rows, 3, batch_size=50)] == [50, 50, 50]
 
 
 @pytest.mark.parametrize("batch_size", [1, 5, 64])

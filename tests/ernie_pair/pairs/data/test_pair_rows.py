@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tiny_pair import CHARACTERS, VOCAB, write_model, write_pairs
+from tiny_pair import CHARACTERS, VOCAB, write_pairs
 
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.core.errors import InputError
@@ -24,11 +24,6 @@ from ernie_pair.runtime.processes.world import World
 from ernie_pair.training.schedule import POOL_BATCHES
 
 TWO = Labels.numbered(2)
-
-
-@pytest.fixture
-def tokenizer(tmp_path):
-    return WordPiece.from_file(write_model(tmp_path / "model") / "vocab.txt")
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import numpy as np
 import paddle
 import pytest
-from reference_loss import cross_entropies
+from reference_loss import TableModel, cross_entropies
 from scipy.special import log_softmax
 
 from ernie_pair.inference.token_rows import Batch
@@ -16,17 +16,6 @@ LABELS = np.array([0, -1, 2, -1])
 TAUGHT = np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)
 WEIGHTS = np.array([2.0, 1.0, 0.5], dtype=np.float32)
 FILES = {"teacher": "t", "train_file": "a", "dev_file": "b", "output_dir": "o", "device": "cpu"}
-
-
-class Model:
-    """Logits determined by the second id of a row."""
-
-    def __init__(self):
-        self.table = np.random.default_rng(5).normal(size=(16, 3)).astype(np.float32)
-
-    def __call__(self, ids, types):
-        self.answer = paddle.to_tensor(self.table[ids.numpy()[:, 1]], stop_gradient=False)
-        return self.answer
 
 
 class Teacher:
@@ -52,7 +41,7 @@ def soft(logits, temperature=2.0, taught=TAUGHT):
 @pytest.mark.parametrize("weights", [None, WEIGHTS])
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_unlabelled_rows_learn_only_from_the_teacher(weights, share):
-    model = Model()
+    model = TableModel()
     loss = loss_of(weights, soft_weight=share, hidden_weight=1.0 if share == 0 else 0.0, temperature=3.0)
     loss.distance = None
     answer = loss(model, Batch(IDS, TYPES, LABELS, TAUGHT))
@@ -84,13 +73,13 @@ def test_temperature_does_not_shrink_soft_target_gradients():
 def test_cached_and_live_teacher_logits_give_the_same_loss(flags):
     losses = []
     for teacher, logits in ((None, TAUGHT), (Teacher(), None)):
-        answer = loss_of(teacher=teacher, **flags)(Model(), Batch(IDS, TYPES, LABELS, logits))
+        answer = loss_of(teacher=teacher, **flags)(TableModel(), Batch(IDS, TYPES, LABELS, logits))
         losses.append(answer.numbers.tolist())
     assert losses[0] == losses[1] and teacher.asked == 1
 
 
 def test_both_rdrop_passes_are_compared_with_the_teacher():
-    model = Model()
+    model = TableModel()
     answer = loss_of(rdrop_alpha=1.0, soft_weight=1.0)(model, Batch(IDS, TYPES, LABELS, TAUGHT))
     assert float(answer.loss) == pytest.approx(soft(model.answer.numpy()[:4]).mean(), rel=1e-5)
     assert answer.rows == 8

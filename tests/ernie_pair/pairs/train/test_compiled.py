@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tiny_pair_job import run, same, tiny_config, tiny_job, weights, write_files
+from tiny_pair_job import run, same, tiny_config, tiny_job, weights
 
 from ernie_pair.core.errors import InputError
 from ernie_pair.models.networks.classifier import PairClassifier, build_classifier
@@ -27,11 +27,6 @@ WAYS = {
     },
     "skipping": {"on_nan": "skip"},
 }
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return write_files(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.mark.parametrize("way", WAYS)

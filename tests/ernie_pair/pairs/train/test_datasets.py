@@ -1,21 +1,16 @@
 """Whole runs on other data: cached, streamed, with named classes and columns; in this process."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from paddlenlp import transformers
 from run_files import events, killed_after
-from tiny_pair import toy_rows, train_config
+from tiny_pair import train_config
 
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.core.errors import InputError
-from ernie_pair.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.evaluation.predict_pair import predict_pair
 from ernie_pair.models.source import open_model
 from ernie_pair.pairs.audit import findings
-from ernie_pair.pairs.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pairs.data import row_cache
 from ernie_pair.pairs.train.datasets import open_pair_data
 from ernie_pair.pairs.train.train_pair import train_pair
@@ -57,18 +52,6 @@ def test_only_the_first_process_audits(config):
         assert len(list(Path(config.output_dir, "cache").glob("audit-*.json"))) == num_audits
 
 
-@pytest.mark.parametrize(
-    "changes", [{"bucket": False}, {"streaming": True}, {"label_map": "no,yes"}, {"label": "label"}]
-)
-def test_resuming_a_checkpoint_on_different_data_is_refused(tmp_path, config, changes):
-    header = "query\ttitle\tlabel\n"
-    for name in ("train.tsv", "dev.tsv"):
-        (tmp_path / name).write_text(header + (tmp_path / name).read_text())
-    train_pair(replace(config, max_steps=1))
-    with pytest.raises(InputError, match="is a checkpoint of another run: .* was .* and is now"):
-        train_pair(replace(config, max_steps=1, **changes))
-
-
 HALVES = {"batch_size": 4, "gradient_accumulation_steps": 4, "max_steps": 9}
 
 
@@ -83,14 +66,6 @@ def test_a_killed_run_of_parts_or_a_stream_resumes_unchanged(tmp_path, config, k
     train_pair(cut)
     ours, theirs = (last_state(config.output_dir, whole.max_steps) for config in (cut, whole))
     assert ours == theirs and losses(cut.output_dir) == losses(whole.output_dir)
-
-
-def test_epochs_and_samples_are_counted_by_pairs_per_update(tmp_path, config):
-    flags = {"batch_size": 8, "gradient_accumulation_steps": 3}
-    train_pair(replace(config, max_steps=0, epochs=2, eval_freq=100, **flags))
-    out = tmp_path / "out"
-    assert [event["step"] for event in events(out, "valid")] == [0, 4, 8]  # 90 pairs, 24 each
-    assert [event["consumed_samples"] for event in events(out, "train")] == list(range(24, 193, 24))
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -120,33 +95,9 @@ def test_class_weights_are_computed_logged_and_saved(tmp_path, config, capfd):
         train_pair(replace(config, max_steps=2, class_weights="1,2"))
 
 
-def write_named(path, count, seed):
-    rows = [{"x": a, "y": b, "z": ("different", "same")[label]} for a, b, label in toy_rows(count, seed)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-def test_class_and_column_names_carry_over_to_evaluation(tmp_path, config, capfd):
-    columns = {"text_a": "x", "text_b": "y", "label": "z"}
-    files = {f"{name}_file": str(tmp_path / f"{name}.jsonl") for name in ("train", "dev")}
-    write_named(Path(files["train_file"]), 90, 0)
-    write_named(Path(files["dev_file"]), 41, 1)
-    train_pair(replace(config, label_map="0=different,1=same", **files, **columns))
-    assert "90 pairs (45 different (0), 45 same (1))" in capfd.readouterr().err
-    best = str(tmp_path / "out" / "best")
-    theirs = transformers.ErnieForSequenceClassification.from_pretrained(best).config
-    assert theirs.id2label == {0: "different", 1: "same"} and theirs.num_labels == 2
-    named = {"model_path": best, "input_file": files["dev_file"], "device": "cpu", **columns}
-    evaluate_pair(EvaluateConfig(**named, output_file=str(tmp_path / "named.json")))
-    numbered = {"model_path": best, "input_file": config.dev_file, "device": "cpu"}
-    evaluate_pair(EvaluateConfig(**numbered, output_file=str(tmp_path / "numbered.json")))
-    ours, theirs = (json.loads((tmp_path / f"{n}.json").read_text()) for n in ("named", "numbered"))
-    assert ours["accuracy"] == theirs["accuracy"] and ours["rows"] == 41
-    predict_pair(PredictConfig(**named, output_file=str(tmp_path / "out.tsv")))
-    assert len((tmp_path / "out.tsv").read_text().splitlines()) == 42
-
-
 ONE_CLASS = "左\t右\t1\n上\t下\t1\n"
 LATE_ERRORS = {
+    "a file without pairs": ({"train_file": "text_a\ttext_b\tlabel\n"}, "other.tsv: it holds no pairs"),
     "a bad dev file": ({"dev_file": "左\t右\t7\n"}, "label '7' is not one of"),
     "no value of the best metric": ({"dev_file": ONE_CLASS, "best_metric": "auc"}, "auc is undefined on it"),
     "a class without rows": ({"train_file": ONE_CLASS, "class_weights": "balanced"}, "no pair of class 0"),

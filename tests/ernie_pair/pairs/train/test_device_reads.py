@@ -4,13 +4,9 @@ from collections import Counter
 
 import paddle
 import pytest
-from tiny_pair_job import run, same, tiny_job, weights, write_files
+from tiny_pair_job import resumed, run, same, tiny_job, weights
 
-from ernie_pair.checkpoint.checkpoints import Checkpoints
-from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.runtime.processes.stop_signals import StopSignals
-from ernie_pair.runtime.processes.world import World
-from ernie_pair.training.process_group import ProcessGroup
 
 LOOKS = ("numpy", "item", "tolist", "__float__", "__bool__", "__int__", "__array__")
 WAYS = {
@@ -20,11 +16,6 @@ WAYS = {
     "accumulation": {"gradient_accumulation_steps": 2, "batch_size": 8},
     "clipping": {"grad_clip": 0.1},
 }
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return write_files(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture
@@ -100,9 +91,6 @@ def test_a_run_with_deferred_reads_resumes_bit_identically(folder, tmp_path):
     )
     wanted = list(map(dict, steps(whole, 1, 6)))
     steps(half, 1, 3)
-    kept = Checkpoints(tmp_path / "out", World(), ProcessGroup().all_reduce)
-    kept.save(TrainState(3, 48), {}, half.job.state_files(), {})
-    rest.job.restore(kept.newest())
-    kept.close()
+    resumed(half.job, 3, rest, tmp_path / "out")
     assert list(map(dict, steps(rest, 4, 6))) == wanted[3:]
     assert same(weights(whole.job), weights(rest.job))

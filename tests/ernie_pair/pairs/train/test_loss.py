@@ -5,7 +5,7 @@ import paddle
 import pytest
 from reference_loss import cross_entropies
 from scipy.special import log_softmax, logsumexp
-from tiny_pair_job import run, tiny_job, weights, write_files
+from tiny_pair_job import run, tiny_job, weights
 
 from ernie_pair.core.errors import InputError
 from ernie_pair.inference.token_rows import Batch
@@ -212,11 +212,6 @@ def test_ranking_losses_of_grades_equal_their_formulas(name):
 
 
 EMBEDDING = "ernie.embeddings.word_embeddings.weight"
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return write_files(tmp_path_factory.mktemp("tiny"))
 
 
 def embedding_with(gradient):

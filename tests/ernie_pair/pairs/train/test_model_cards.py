@@ -123,7 +123,6 @@ def test_the_examples_in_the_card_of_a_converted_model_work(tmp_path, monkeypatc
 def test_a_readme_written_by_a_user_is_never_overwritten(run, tmp_path):
     flags = {"model_path": str(run[0] / "out"), "output_dir": str(tmp_path / "ship")}
     export_pair(ExportConfig(**flags))
-    export_pair(ExportConfig(**flags, overwrite=True))
     (tmp_path / "ship" / "README.md").write_text("mine")
     for overwrite in (False, True):
         with pytest.raises(InputError, match="holds README.md, which would be lost"):

@@ -9,7 +9,7 @@ from paddlenlp.datasets import IterDataset, MapDataset
 from paddlenlp.transformers import ErnieTokenizer
 from pandas import DataFrame
 from run_files import events, files_of, killed_after
-from tiny_pair import DEV, TRAIN, UNTRAINED, as_dicts, candidate_rows, score_rows, write_pairs, write_rows
+from tiny_pair import DEV, TRAIN, UNTRAINED, as_dicts, candidate_rows, write_pairs, write_rows
 
 from ernie_pair import PairConfig, PairTokenizer, PairTrainer
 from ernie_pair.core.errors import InputError
@@ -163,15 +163,6 @@ STREAMED = {"streaming": True, "max_steps": 8, "shuffle_buffer": 32}  # into the
 def test_flags_of_data_and_loss_work_on_ids(tmp_path, make, ids, flags):
     make(folder="texts", **flags).train()
     make(Stream(ids[0]), DEV, **flags).train()
-    assert events(tmp_path / "out") == events(tmp_path / "texts")
-
-
-def test_scores_are_learned_from_ids(tmp_path, make):
-    train, dev = list(score_rows(44, 0)), list(score_rows(22, 1))
-    flags = {"target": "regression", "label_range": "0,5", "max_seq_len": 128}
-    texts = make(train, dev, folder="texts", **flags)
-    texts.train()
-    make(texts.encode(train), texts.encode(dev), **flags).train()
     assert events(tmp_path / "out") == events(tmp_path / "texts")
 
 

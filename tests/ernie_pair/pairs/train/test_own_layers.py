@@ -112,20 +112,6 @@ def test_what_the_caller_froze_stays_without_optimizer_state(tmp_path, make, lay
 
 
 @pytest.mark.parametrize(
-    "flags",
-    [
-        {"use_amp": True, "amp_dtype": "float32", "gradient_accumulation_steps": 2, "grad_clip": 1.0},
-        {"class_weights": "1,2", "rdrop_alpha": 1.0},
-        {"symmetric": "average"},
-        {"streaming": True, "max_steps": 4},
-    ],
-)
-def test_flags_of_the_step_work_for_a_layer(make, flags):
-    result = make(tutorial_model(), **{"max_steps": 4, **flags}).train()
-    assert result.is_done and np.isfinite(result.metrics["loss"])
-
-
-@pytest.mark.parametrize(
     "answer",
     [lambda logits: (logits, "hidden"), lambda logits: [logits], lambda logits: {"logits": logits}, Answer],
 )

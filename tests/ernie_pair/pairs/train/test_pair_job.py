@@ -8,26 +8,18 @@ import numpy as np
 import paddle
 import pytest
 from levels import needs_bf16
-from tiny_pair_job import STEPS, difference, run, same, tiny_job, weights, write_files
+from tiny_pair_job import STEPS, difference, resumed, run, same, tiny_job, weights
 
-from ernie_pair.checkpoint.checkpoints import Checkpoints
-from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.core.errors import CheckpointError, InputError, NumbersError
 from ernie_pair.kernels.library import open_kernels
 from ernie_pair.models.networks.encoders import predict_logits
 from ernie_pair.pairs.train.train_pair import PairTask
 from ernie_pair.runtime.processes.stop_signals import StopSignals
-from ernie_pair.runtime.processes.world import World
 from ernie_pair.training import training_step
 from ernie_pair.training.process_group import ProcessGroup
 
 # Rounding of float32, magnified by AdamW's division in the first updates.
 BOUND = 2e-6
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return write_files(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture
@@ -38,16 +30,9 @@ def make(folder):
 @pytest.fixture
 def resume(tmp_path, make):
     """resume(job, step, **flags): the job that goes on from the checkpoint of ``job`` at ``step``."""
-    kept = Checkpoints(tmp_path / "out", World(), ProcessGroup().all_reduce)
-
-    def go_on(job, step, to=None, **flags):
-        kept.save(TrainState(step, step * 16), {}, job.state_files(), {})
-        rest = make(consumed=step * 16, **flags) if to is None else to
-        rest.job.restore(kept.newest())
-        return rest
-
-    yield go_on
-    kept.close()
+    return lambda job, step, to=None, **flags: resumed(
+        job, step, to or make(consumed=step * 16, **flags), tmp_path / "out"
+    )
 
 
 def state(job):

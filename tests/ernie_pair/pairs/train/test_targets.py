@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from asked import evaluated, predicted
 from run_files import killed_after
 from sklearn.metrics import ndcg_score
 from tiny_pair import OTHERS, candidate_rows, graded_rows, score_rows, target_config, train_config, write_rows
@@ -46,9 +47,7 @@ def run(request, tmp_path_factory):
 def scores(run):
     """What the model of a run predicts of its dev pairs."""
     _, folder = run
-    files = (str(folder / name) for name in ("out", "dev.tsv", "p.tsv"))
-    predict_pair(PredictConfig(*files, device="cpu"))
-    return column(folder / "p.tsv")
+    return column(folder / "out", folder / "dev.tsv", folder / "p.tsv")
 
 
 @pytest.fixture(scope="module")
@@ -59,10 +58,9 @@ def exported(run):
     return folder / "ex"
 
 
-def column(path):
-    header, *rows = path.read_text(encoding="utf-8").splitlines()
-    assert header.startswith("index\tprediction\t")
-    return np.array([float(row.split("\t")[1]) for row in rows])
+def column(*places):
+    """The scores that a model predicts of a file of pairs."""
+    return np.array(predicted(*places)["prediction"], float)
 
 
 def test_the_target_is_saved_in_the_model_config(run):
@@ -79,10 +77,8 @@ def test_the_target_is_saved_in_the_model_config(run):
 
 def test_the_task_is_learned_and_its_metrics_are_written(run):
     target, folder = run
-    out, report = folder / "m.json", folder / "report"
-    files = (str(folder / name) for name in ("out", "dev.tsv", "m.json"))
-    evaluate_pair(EvaluateConfig(*files, report=str(report), device="cpu"))
-    metrics = json.loads(out.read_text())
+    report = folder / "report"
+    metrics = evaluated(folder / "out", folder / "dev.tsv", report=str(report), bootstrap=50)
     assert metrics["target"] == target and {"swap", *metrics["intervals"]} <= set(metrics)
     assert metrics[{"regression": "pearson", "ranking": "mrr"}[target]] > 0.9
     page = (report / "report.html").read_text(encoding="utf-8")
@@ -113,11 +109,10 @@ def test_the_exported_model_gives_the_same_scores(run, scores, exported, tmp_pat
     assert manifest["target"] == target and manifest["labels"] == ["score"]
     assert manifest["int8"]["spearman"]["onnx"] > 0.3 and manifest["int8"]["agreement"] > 0.8
     assert 'key: "target"' in (exported / "triton" / "pair" / "config.pbtxt").read_text()
-    files = (str(exported), str(folder / "dev.tsv"), str(tmp_path / "p.tsv"))
-    predict_pair(PredictConfig(*files))
-    assert column(tmp_path / "p.tsv") == pytest.approx(scores, abs=2e-5)
+    places = exported, folder / "dev.tsv"
+    assert column(*places, tmp_path / "p.tsv") == pytest.approx(scores, abs=2e-5)
     with pytest.raises(InputError, match=f"scores=True .* is a model for {target}"):
-        predict_pair(PredictConfig(*files[:2], str(tmp_path / "q.tsv"), scores=True))
+        predicted(*places, tmp_path / "q.tsv", scores=True)
 
 
 def test_trained_and_exported_models_give_scores_alone(run, scores, exported):
@@ -241,11 +236,8 @@ def test_a_ranker_of_grades_learns_resumes_and_ships(tmp_path):
     whole = target_config(tmp_path, "ranking", rows_of, **flags)
     train_pair(whole)
     model, dev, folder = str(tmp_path / "out"), str(tmp_path / "dev.tsv"), str(tmp_path / "ex")
-    predict_pair(PredictConfig(model, dev, str(tmp_path / "p.tsv"), device="cpu"))
-    evaluate_pair(
-        EvaluateConfig(model, dev, str(tmp_path / "m.json"), device="cpu", report=str(tmp_path / "r"))
-    )
-    metrics, shown = json.loads((tmp_path / "m.json").read_text()), np.array(column(tmp_path / "p.tsv"))
+    shown = column(model, dev, tmp_path / "p.tsv")
+    metrics = evaluated(model, dev, report=str(tmp_path / "r"), bootstrap=50)
     queries, texts, grades = zip(*rows_of(20, 1))
     queries, grades = np.array(queries), np.array(grades)
     groups = [queries == query for query in dict.fromkeys(queries)]
@@ -276,11 +268,10 @@ def test_a_column_can_name_the_query_of_each_row(tmp_path):
     for name in ("train", "dev"):
         write_rows(tmp_path / f"{name}.tsv", [("text_a", "text_b", "label", "query_id"), *rows])
     train_pair(config)
-    files = (str(tmp_path / "out"), str(tmp_path / "dev.tsv"), str(tmp_path / "m.json"))
-    evaluate_pair(EvaluateConfig(*files, query="query_id", device="cpu", bootstrap=0))
-    assert json.loads((tmp_path / "m.json").read_text())["queries"] == 20
+    places = tmp_path / "out", tmp_path / "dev.tsv"
+    assert evaluated(*places, query="query_id")["queries"] == 20
     with pytest.raises(InputError, match="dev.tsv:1: no column 'topic' in text_a, .*; fix query"):
-        evaluate_pair(EvaluateConfig(*files[:2], str(tmp_path / "n"), query="topic", device="cpu"))
+        evaluated(*places, query="topic")
 
 
 def test_a_trained_classifier_can_start_a_regression_model(tmp_path):
@@ -300,9 +291,8 @@ def test_metrics_of_three_classes_are_reported_per_class(tmp_path):
     train_pair(config)
     kept = json.loads((tmp_path / "out" / "best" / "config.json").read_text())
     assert kept["id2label"] == {"0": "no", "1": "maybe", "2": "yes"}
-    files = (config.output_dir, config.dev_file, str(tmp_path / "m.json"))
-    evaluate_pair(EvaluateConfig(*files, report=str(tmp_path / "r"), device="cpu", bootstrap=20))
-    metrics = json.loads((tmp_path / "m.json").read_text())
+    report = str(tmp_path / "r")
+    metrics = evaluated(config.output_dir, config.dev_file, report=report, bootstrap=20)
     assert [row["class"] for row in metrics["per_class"]] == ["no", "maybe", "yes"]
     assert sum(row["rows"] for row in metrics["per_class"]) == 60 and np.sum(metrics["confusion"]) == 60
     for name in ("precision", "recall", "f1"):

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from asked import evaluated
 from run_files import events, files_of, killed_after
 from tiny_pair import toy_rows, train_config, write_model, write_pairs, write_rows
 from visualdl import LogReader
@@ -16,10 +17,8 @@ from visualdl import LogReader
 from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.deployment.export_pair import ExportConfig, export_pair
-from ernie_pair.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.inference.exported_model import read_exported
 from ernie_pair.models.model_card import learned_nothing_in
-from ernie_pair.pairs.config.ask_config import EvaluateConfig
 from ernie_pair.pairs.targets.metrics import METRICS
 from ernie_pair.pairs.train.train_pair import train_pair
 from ernie_pair.service.serve import ServeConfig, serve
@@ -172,6 +171,7 @@ def test_a_model_below_shared_characters_says_so_everywhere(tmp_path, idle, capf
     [
         {"seed": 5}, {"batch_size": 8}, {"max_seq_len": 32}, {"learning_rate": 1e-3}, {"warmup_rate": 0.2},
         {"weight_decay": 0.0}, {"dropout": 0.0}, {"epochs": 3}, {"model_type": "ernie_gram"},
+        {"bucket": False}, {"streaming": True, "max_steps": 8}, {"label_map": "no,yes"},
     ],
 )  # fmt: skip
 def test_resuming_with_a_changed_flag_is_refused(short, change):
@@ -209,10 +209,8 @@ def test_new_frequencies_or_a_moved_file_change_nothing(tmp_path, short):
     assert files_of(last, without=()) == before
 
 
-def test_evaluating_the_best_model_gives_the_accuracy_it_names(tmp_path, long, best, capsys):
-    out = tmp_path / "metrics.json"
-    evaluate_pair(EvaluateConfig(best, long.config.dev_file, str(out), batch_size=16, device="cpu"))
-    metrics = json.loads(out.read_text())
+def test_evaluating_the_best_model_gives_the_accuracy_it_names(long, best, capsys):
+    metrics = evaluated(best, long.config.dev_file, batch_size=16)
     assert metrics["rows"] == 41 and best.endswith(f"-{metrics['accuracy']:.4f}")
     assert json.loads(capsys.readouterr().out) == {
         name: metrics[name] for name in (*METRICS, "rows", "threshold")
