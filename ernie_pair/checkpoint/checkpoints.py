@@ -62,7 +62,7 @@ from ernie_pair.core.files.atomic_folder import (
     set_aside,
 )
 from ernie_pair.runtime.processes.watchdog import clear_heartbeats
-from ernie_pair.runtime.processes.world import AllReduce, World, gather_results
+from ernie_pair.runtime.processes.world import AllReduce, World, gather_results, raised_on_all
 
 STEP_FOLDER = re.compile(r"step_(\d{8})")
 NEWEST_OF_ALL, NONE = 10**9, -1
@@ -167,18 +167,24 @@ class Checkpoints:
         }
         manifest.update(changes=self.changes, versions=installed_versions())
         try:
-            self._on_all_ranks(lambda: self._on_first_rank(self._create_draft, draft))
+            with raised_on_all(self.all_reduce, self.world):
+                if self.local.is_first:
+                    self._create_draft(draft)
             rank = self.world.rank
             written = self._on_all_ranks(
                 lambda: [{**write_content(draft / name, content), "rank": rank} for name, content in files]
             )
             first = rank - self.local.rank  # of those that share a folder
             entries = [entry for of_rank in written[first : first + self.local.size] for entry in of_rank]
-            self._on_all_ranks(lambda: self._on_first_rank(self._publish, draft, state, manifest, entries))
+            with raised_on_all(self.all_reduce, self.world):
+                if self.local.is_first:
+                    self._publish(draft, state, manifest, entries)
         except BaseException:
-            self._on_first_rank(shutil.rmtree, draft, True)
+            if self.local.is_first:
+                shutil.rmtree(draft, ignore_errors=True)
             raise
-        self._on_first_rank(self._delete_old)
+        if self.local.is_first:
+            self._delete_old()
 
     def close(self) -> None:
         """Wait until old checkpoints are deleted, and release the output folder."""
@@ -189,10 +195,6 @@ class Checkpoints:
 
     def _on_all_ranks(self, action: Callable[[], object]) -> List:
         return gather_results(self.all_reduce, self.world, action)
-
-    def _on_first_rank(self, action: Callable, *arguments) -> None:
-        if self.local.is_first:
-            action(*arguments)
 
     def _open(self) -> Tuple[str, str]:
         """Lock and clean the folder; return (name of the run, name of this start of it)."""
@@ -242,18 +244,16 @@ class Checkpoints:
 
     def _adopt(self, folder: Path, sha256: str) -> Checkpoint:
         """Make ``folder`` the newest checkpoint, and check that this rank sees it as the first one does."""
-        seen: List[Checkpoint] = []
-
-        def look():
-            seen.append(Checkpoint(folder))
-            if seen[0].sha256 != sha256:
+        with raised_on_all(self.all_reduce, self.world):
+            if self.local.is_first:
+                self._set_aside_others(folder)
+        with raised_on_all(self.all_reduce, self.world):
+            seen = Checkpoint(folder)
+            if seen.sha256 != sha256:
                 raise CheckpointError(
                     f"{folder} differs from what the first rank sees; give all ranks the same folder"
                 )
-
-        self._on_all_ranks(lambda: self._on_first_rank(self._set_aside_others, folder))
-        self._on_all_ranks(look)
-        return seen[0]
+        return seen
 
     def _set_aside_others(self, chosen: Path) -> None:
         for step, folder in published_steps(self.folder).items():

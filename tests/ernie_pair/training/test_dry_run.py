@@ -120,23 +120,16 @@ def test_a_dry_run_refuses_what_a_real_run_refuses(tmp_path, flags, reason):
     assert len(messages) == 1
 
 
-def assert_unchanged(trainer, before):
-    for name, value in trainer.model.state_dict().items():
-        assert value.numpy().dtype == before[name].dtype and np.array_equal(before[name], value.numpy()), name
-
-
-def trainer_of(config):
-    trainer = PairTrainer(config.model_name_or_path, config, config.train_file, config.dev_file)
-    return trainer, {name: value.numpy() for name, value in trainer.model.state_dict().items()}
-
-
 def test_a_dry_run_from_python_leaves_the_model_unchanged(tmp_path, capsys):
-    trainer, before = trainer_of(pairs(tmp_path, max_steps=5))
+    config = pairs(tmp_path, max_steps=5)
+    trainer = PairTrainer(config.model_name_or_path, config, config.train_file, config.dev_file)
+    before = {name: value.numpy() for name, value in trainer.model.state_dict().items()}
     disk = tree(tmp_path)
     result = trainer.train()
     assert (result.step, result.best_model, result.is_done) == (0, None, False)
     assert plan_in(capsys)[1]["steps"] == 5
-    assert_unchanged(trainer, before)
+    for name, value in trainer.model.state_dict().items():
+        assert value.numpy().dtype == before[name].dtype and np.array_equal(before[name], value.numpy()), name
     assert tree(tmp_path) == disk
     assert keeps()  # the next run of this process writes again
 

@@ -375,21 +375,15 @@ def test_every_data_tool_follows_the_overwrite_rule(tmp_path, tool, capfd):
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
     run(tmp_path, overwrite=True, **other)
     assert (tmp_path / output).read_bytes() != before[tmp_path / output]
-
-
-@pytest.mark.parametrize("tool", ["trans_to_json", "build_vocab", "create_pretraining_data", "new_model"])
-def test_every_data_tool_notices_that_its_input_changed(tmp_path, tool):
-    write_vocab(tmp_path)
-    (tmp_path / "raw.txt").write_text("我爱北京天安门我爱学习。\n" * 9, encoding="utf-8")
-    (tmp_path / "in.jsonl").write_bytes(lines_of("我爱北京天安门", "我爱学习"))
-    TOOLS[tool][0](tmp_path)
+    if tool == "make_sample":  # which reads nothing
+        return
     with open(tmp_path / "raw.txt", "a", encoding="utf-8") as text:
         text.write("\n学习学习学习学习学习。\n")
     (tmp_path / "in.jsonl").write_bytes(lines_of("我爱北京", "我爱学习"))
     with open(tmp_path / "model" / "vocab.txt", "a", encoding="utf-8") as text:
         text.write("[unused1]\n")
     with pytest.raises(InputError, match="exists; pass overwrite=True .*it was made from other content of "):
-        TOOLS[tool][0](tmp_path)
+        run(tmp_path, **other)
 
 
 def test_a_users_folder_beside_a_corpus_is_kept(tmp_path):
