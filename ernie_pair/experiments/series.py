@@ -43,7 +43,7 @@ from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import gather_results, launched_world
 from ernie_pair.training.callbacks import PairCallback
 from ernie_pair.training.process_group import join_process_group
-from ernie_pair.training.run_log import open_reporters
+from ernie_pair.training.run_log import Reporter
 from ernie_pair.training.task import TrainResult
 
 PLAN, PREDICTIONS = "plan.json", "predictions.tsv"
@@ -231,7 +231,8 @@ def report_series(
     """
     if not names:
         return
-    for reporter in open_reporters(names, output_dir, ensure_run_id(output_dir)):
+    run_id = ensure_run_id(output_dir)
+    for reporter in [Reporter(name, output_dir, run_id) for name in names]:
         reporter.configuration(flags)
         for step, values in points:
             reporter.scalars({name: v for name, v in values.items() if math.isfinite(v)}, step)

@@ -45,11 +45,6 @@ RUN_TAG = "ernie_pair.run_id"
 MAX_PARAM = 500  # characters, on older servers of MLflow
 
 
-def open_reporters(names: Sequence[str], output_dir: Path, run_id: str) -> list["Reporter"]:
-    """Return the reporters of these names for the run ``run_id``."""
-    return [Reporter(name, output_dir, run_id) for name in names]
-
-
 class Reporter:
     """A tool that shows one run; its failures end the reporter but not the run.
 
@@ -218,7 +213,7 @@ class RunLog:
         self.kept = kept = _cut_back(self.path, resumed)
         run_id = ensure_run_id(output_dir)
         self.writer = _open_curves(output_dir / CURVES / run_id)
-        self.reporters = open_reporters(report_to, output_dir, run_id)
+        self.reporters = [Reporter(name, output_dir, run_id) for name in report_to]
         for event in kept:
             self._draw(event, [reporter for reporter in self.reporters if reporter.draws_again])
         self.file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 - open as long as the run

@@ -206,15 +206,12 @@ class TaskTrainer(Trainer):
         if config.device == "cpu":
             logger.info("%s", kernels.describe())
         recompute_layers(task.model, config.use_recompute)
-        steps, rows_per_step = (
-            count_steps(config, data.num_rows, world.size),
-            config.pairs_per_step(world.size),
-        )
+        steps, batch_size = count_steps(config, data.num_rows, world.size), config.pairs_per_step(world.size)
         task.prepare(steps, group)
         super().__init__(
             job=task,
             updates=data.updates,
-            schedule=config.schedule(steps, rows_per_step, data.num_rows, config.sync_freq_on(config.device)),
+            schedule=config.schedule(steps, batch_size, data.num_rows, config.sync_freq_on(config.device)),
             flags=config,
             fingerprint=task.fingerprint(world, steps),
             rules=rules_of_task(type(config)),

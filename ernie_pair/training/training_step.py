@@ -347,11 +347,9 @@ class TrainingStep(ABC):
         rest = iter(flat[width * len(numbers) :])
         found = []
         for step in steps:
-            sums, on_device = (
-                self.sum_numbers(step.results, rows),
-                isinstance(step.grad_norm_sq, paddle.Tensor),
-            )
-            found.append([*sums, *step.work, float(next(rest)) if on_device else step.grad_norm_sq])
+            norm = step.grad_norm_sq
+            norm = float(next(rest)) if isinstance(norm, paddle.Tensor) else norm
+            found.append([*self.sum_numbers(step.results, rows), *step.work, norm])
         return np.array(found, np.float64).ravel()
 
     def sum_numbers(self, results: list[MicroBatchResult], rows: Iterator[np.ndarray]) -> np.ndarray:
