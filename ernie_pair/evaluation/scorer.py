@@ -101,7 +101,7 @@ def results_of(command: str, config, more: Sequence[Path] = (), but: str = "") -
     }
     named = {name: getattr(config, name) for name, files in inputs.items() if not files}  # sets, models
     settings = {**settings_of(config, *paths_in(config), "batch_size"), **named}
-    return Results(command, [*outputs, *more], inputs, settings, config.overwrite, asked=more)
+    return Results(command, [*outputs, *more], inputs, settings, config.overwrite, requested=more)
 
 
 def read_pairs(

@@ -84,13 +84,13 @@ def chunks(array: np.ndarray) -> Iterator[np.ndarray]:
     return (array[begin : begin + _CHUNK] for begin in range(0, len(array), _CHUNK))
 
 
-def sha256_of_file(path: Path, skip: int = 0, tell: Optional[Callable[[int], None]] = None) -> str:
-    """Return the SHA-256 of a file's bytes without the first ``skip``; ``tell(n)`` reports n read."""
+def sha256_of_file(path: Path, skip: int = 0, on_read: Optional[Callable[[int], None]] = None) -> str:
+    """Return the SHA-256 of a file's bytes without the first ``skip``; ``on_read(n)`` for n read."""
     digest = hashlib.sha256()
     with open(path, "rb") as content:
         content.seek(skip)
         for block in iter(lambda: content.read(_CHUNK), b""):
             digest.update(block)
-            if tell is not None:
-                tell(len(block))
+            if on_read is not None:
+                on_read(len(block))
     return digest.hexdigest()

@@ -38,7 +38,7 @@ from ernie_pair.core.progress import Progress, say
 MAKER = "ernie-pair"
 MAX_RECORD, MAX_LINKS, CHUNK = 1 << 26, 40, 1 << 20
 _OPEN_FILE = re.compile(r"/proc/(\d+)/fd/(\d+)")
-CURE = "pass --overwrite true to replace it, or choose another name"
+HINT = "pass --overwrite true to replace it, or choose another name"
 
 
 class Results:
@@ -46,7 +46,7 @@ class Results:
 
     ``record``: where that is recorded, if not beside the first output. ``positional``: which of these are
     given without a flag. ``inputs_grow``: the inputs are still being written, so outputs of an earlier state
-    are made again. ``asked``: those of ``outputs`` that a flag names and no setting tells of; they are made
+    are made again. ``requested``: those of ``outputs`` that a flag names and no setting shows; they are made
     when they are missing, whatever else is there.
     """
 
@@ -60,13 +60,13 @@ class Results:
         record: Optional[Path] = None,
         positional: Collection[str] = (),
         inputs_grow: bool = False,
-        asked: Sequence[Path] = (),
+        requested: Sequence[Path] = (),
     ):
         self.given = [Path(output) for output in outputs]  # as a message names them
         self.outputs = [followed(output) for output in self.given]
         self.inputs = {flag: [Path(path) for path in paths] for flag, paths in inputs.items()}
         self.overwrite, self._positional, self._inputs_grow = overwrite, positional, inputs_grow
-        self._asked = [followed(path) for path in asked]
+        self._requested = [followed(path) for path in requested]
         self._others: Dict[str, str] = {}  # made by an earlier run of the same command, and still valid
         self._about: Dict[str, Any] = {"made_by": MAKER, "command": command, "settings": as_read(settings)}
         self._record = record or self.outputs[0].with_name(f".{self.outputs[0].name}.made.json")
@@ -84,7 +84,7 @@ class Results:
         self._others = {name: sha256 for name, sha256 in made.items() if os.path.lexists(folder / name)}
         if len(self._others) < len(made):
             return False  # killed between the first and the last
-        if any(is_stream(path) or not os.path.lexists(path) for path in self._asked):
+        if any(is_stream(path) or not os.path.lexists(path) for path in self._requested):
             return False  # asked for later than the others
         if self._inputs_grow and record.get("inputs") != self._hash_inputs():
             return False
@@ -108,13 +108,13 @@ class Results:
         record = self._read_record()
         for path in existing:
             if self._name_of(path) not in record.get("outputs", {}):
-                raise InputError(f"{path} exists; {CURE}")
+                raise InputError(f"{path} exists; {HINT}")
         difference = "" if from_any_inputs else self._difference(record)
         if difference:
-            raise InputError(f"{existing[0]} exists; {CURE} ({difference})")
+            raise InputError(f"{existing[0]} exists; {HINT} ({difference})")
         for path in existing:
             if record["outputs"][self._name_of(path)] != sha256_of_file(path):
-                raise InputError(f"{path} exists; {CURE} (it was changed since it was made)")
+                raise InputError(f"{path} exists; {HINT} (it was changed since it was made)")
         return existing, record
 
     def has_made(self, path: Path) -> bool:
@@ -186,7 +186,7 @@ class Results:
             return "changed while they were read"
         with Progress(paths, log_interval=0) as progress:
             return {
-                flag: [[path.name, sha256_of_file(path, tell=progress.read)] for path in given]
+                flag: [[path.name, sha256_of_file(path, on_read=progress.read)] for path in given]
                 for flag, given in self.inputs.items()
             }
 
@@ -255,7 +255,7 @@ def check_absent(finals: Iterable[Path], overwrite: bool) -> None:
     """Raise InputError if one of the files to write exists, unless it may be replaced."""
     for final in map(followed, finals):
         if not overwrite and os.path.lexists(final) and not is_stream(final):
-            raise InputError(f"{final} exists; {CURE}")
+            raise InputError(f"{final} exists; {HINT}")
 
 
 def followed(path: Path) -> Path:

@@ -40,7 +40,7 @@ def out(tmp_path):
 
 def results(given, *outputs, overwrite=False, asked=(), **settings):
     settings = {"scores": False, **settings}
-    return Results("tool", outputs, {"input_file": [given]}, settings, overwrite, asked=asked)
+    return Results("tool", outputs, {"input_file": [given]}, settings, overwrite, requested=asked)
 
 
 def write(made, text="result"):
