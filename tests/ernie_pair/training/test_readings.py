@@ -1,14 +1,12 @@
 """Metrics that are read late, and the means of a training line: all is as if each step was read at once."""
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from test_loop import TERM, Run, SumJob, stopped
 
 from ernie_pair.checkpoint.manifest import TrainState, parse_state, state_bytes
-from ernie_pair.core.errors import CheckpointError, NumbersError
+from ernie_pair.core.errors import NumbersError
 from ernie_pair.training.step_metrics import DeferredMetrics, add_step, window_means
 
 
@@ -145,25 +143,3 @@ def test_the_perplexity_is_that_of_the_mean_loss():
     steps = [{"lm_loss": 0.0, "perplexity": 1.0}, {"lm_loss": 2000.0, "perplexity": 1e300}]
     assert window_means(window_of(steps[:1]), steps[0])["perplexity"] == 1.0
     assert window_means(window_of(steps), steps[1])["perplexity"] == pytest.approx(1.0142320547350045e304)
-
-
-def state_with(**changes):
-    return json.dumps({**asdict(TrainState(7, 14)), **changes}).encode()
-
-
-@pytest.mark.parametrize(
-    "window",
-    [
-        [], None, 7, {"loss": 1.0}, {"loss": [1.0]}, {"loss": [1.0, 0]}, {"loss": ["1", 1]},
-        {"loss": [1.0, 1.5]}, {"loss": [None, 1]}, {"loss": [10**200, 1]}, {"loss": [True, True]},
-    ],
-)  # fmt: skip
-def test_a_damaged_window_is_refused(window):
-    with pytest.raises(CheckpointError, match="does not hold the state of a run|a number of 401 digits"):
-        parse_state(state_with(window=window), Path("state.json"))
-
-
-@pytest.mark.parametrize("step", ["0", -1, 0.5, True])
-def test_a_damaged_best_step_is_refused(step):
-    with pytest.raises(CheckpointError, match="does not hold the state of a run"):
-        parse_state(state_with(best_step=step), Path("state.json"))
