@@ -76,7 +76,9 @@ class AuditConfig(create_flags.LineFlags, OverwriteFlag):
 
 @with_standard_streams
 def audit_text(config: AuditConfig) -> Dict[str, Any]:
-    """Print the report of an audit; write it and its picture below ``output_dir``; return what it found.
+    """Look for duplicates and odd characters in raw text; print the report, and return what it found.
+
+    The report and its picture are written below ``output_dir``.
 
     Raises InputError for inputs, settings or outputs that cannot be used, and for a line that cannot be read.
     """

@@ -93,7 +93,7 @@ class VocabConfig(create_flags.LineFlags, OverwriteFlag):
 
 @with_standard_streams
 def build_vocab(config: VocabConfig) -> None:
-    """Write the vocab.txt that ``config`` asks for.
+    """Build a vocabulary from text, and write its vocab.txt.
 
     Raises InputError for whatever the user can fix.
     """

@@ -49,7 +49,9 @@ class SampleConfig(OverwriteFlag):
 
 
 def make_sample(config: SampleConfig) -> None:
-    """Write corpus.txt and pairs/{train,dev,test}.tsv below ``config.output_dir``.
+    """Write the texts and the labelled pairs of the quickstart.
+
+    ``output_dir`` holds corpus.txt and pairs/train.tsv, dev.tsv and test.tsv.
 
     Raises InputError if the tables cannot give so many pairs, or if another sample exists.
     """

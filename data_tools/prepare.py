@@ -13,9 +13,10 @@ import socket
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Iterable, Iterator, Literal, Tuple
+from typing import Any, Dict, Iterable, Iterator, Literal, Tuple
 
 from data_tools.corpus.create_flags import RawTextFlags, build_line_rules
+from data_tools.corpus.format import corpus_paths
 from data_tools.corpus.shards import ShardMaker
 from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
 from data_tools.text.text_files import DOCUMENTS, RAW, list_inputs
@@ -25,6 +26,7 @@ from ernie_pair.core.cli.cli import run_command
 from ernie_pair.core.cli.options import data_option, defaults_of, devices_option, refuse_set
 from ernie_pair.core.cli.standard_streams import with_standard_streams
 from ernie_pair.core.errors import InputError, MachineError
+from ernie_pair.core.files.json_file import read_json_object
 from ernie_pair.core.files.results import Results
 from ernie_pair.core.process_pool import ordered_map, ray_map, require_ray
 
@@ -69,9 +71,11 @@ class PrepareConfig(RawTextFlags, CreateConfig):
 
 
 @with_standard_streams
-def prepare(config: PrepareConfig) -> None:
-    """Make a corpus as `create_pretraining_data` does, on the engine that ``config`` names.
+def prepare(config: PrepareConfig) -> Dict[str, Any]:
+    """Convert raw text or JSON lines to a corpus of token ids, and return what PREFIX.manifest.json holds.
 
+    Its ``counts`` are the documents, the sentences, the tokens and the unknown ones among them. The folder of
+    PREFIX is the ``input_dir`` of `pretrain`. The texts are read as by `create_pretraining_data`.
     Raises InputError for whatever the user can fix, MachineError if Ray or a machine of it fails.
     """
     given = CreateConfig(**{item.name: getattr(config, item.name) for item in fields(CreateConfig)})
@@ -96,6 +100,7 @@ def prepare(config: PrepareConfig) -> None:
         create_pretraining_data(given, partial(_by_ray, address=config.ray_address))
     else:
         create_pretraining_data(given, ordered_map)
+    return read_json_object(corpus_paths(config.output_prefix).manifest, "make the corpus again")
 
 
 def _holds_raw(config: PrepareConfig) -> bool:

@@ -6,6 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ernie_pair.commands import python_function, python_names
 from ernie_pair.core.installation import missing_of_training
 from ernie_pair.runtime.cpu import prepare_cpu_math
 from ernie_pair.version import __version__ as __version__
@@ -14,35 +15,16 @@ from ernie_pair.version import __version__ as __version__
 prepare_cpu_math()
 
 if TYPE_CHECKING:  # imported when a name is asked for, since most of it loads Paddle; see `_offered`
+    from collections.abc import Callable
+    from typing import Any, Union
+
+    import numpy as np
+    from optuna.study import Study
+
     from data_tools.audit_text import AuditConfig
     from data_tools.build_vocab import VocabConfig
     from data_tools.make_sample import SampleConfig
     from data_tools.prepare import PrepareConfig
-    from ernie_pair.api import (
-        audit_pairs,
-        audit_text,
-        build_vocab,
-        convert,
-        cross_validate,
-        distill,
-        embed,
-        evaluate,
-        evaluate_mlm,
-        export,
-        index,
-        make_sample,
-        new_model,
-        pipeline,
-        predict,
-        prepare,
-        pretrain,
-        search,
-        search_params,
-        serve,
-        split_pairs,
-        train,
-        train_embedding,
-    )
     from ernie_pair.checkpoint.run_config import load_config
     from ernie_pair.checks.pipeline_inputs import PipelineConfig
     from ernie_pair.core.errors import (
@@ -63,6 +45,7 @@ if TYPE_CHECKING:  # imported when a name is asked for, since most of it loads P
     from ernie_pair.evaluation.robustness_table import measure_robustness
     from ernie_pair.evaluation.scorer import load
     from ernie_pair.experiments.config import CrossValidateConfig, SearchParamsConfig
+    from ernie_pair.experiments.cross_validate import CrossValidation
     from ernie_pair.experiments.split_pairs import SplitPairsConfig
     from ernie_pair.inference.embedder import TextEmbedder
     from ernie_pair.inference.pair_tokenizer import PairTokenizer
@@ -91,6 +74,31 @@ if TYPE_CHECKING:  # imported when a name is asked for, since most of it loads P
     from ernie_pair.training.callbacks import PairCallback, TrainerControl, TrainerState
     from ernie_pair.training.task import TrainResult
 
+    # The functions of Python, which `COMMANDS` of ernie_pair.commands declares, for type checkers.
+    audit_pairs: Callable[..., dict[str, Any]]
+    audit_text: Callable[..., dict[str, Any]]
+    build_vocab: Callable[..., Path]
+    convert: Callable[..., Conversion]
+    cross_validate: Callable[..., CrossValidation]
+    distill: Callable[..., TrainResult]
+    embed: Callable[..., np.ndarray]
+    evaluate: Callable[..., dict[str, Any]]
+    evaluate_mlm: Callable[..., dict[str, Any]]
+    export: Callable[..., Path]
+    index: Callable[..., Path]
+    make_sample: Callable[..., Path]
+    new_model: Callable[..., Path]
+    pipeline: Callable[..., dict[str, Any]]
+    predict: Callable[..., list[dict[str, Any]]]
+    prepare: Callable[..., dict[str, Any]]
+    pretrain: Callable[..., PretrainResult]
+    search: Callable[..., Union[list[Hit], list[list[Hit]]]]
+    search_params: Callable[..., Study]
+    serve: Callable[..., None]
+    split_pairs: Callable[..., Path]
+    train: Callable[..., TrainResult]
+    train_embedding: Callable[..., TrainResult]
+
 __all__ = [
     "AuditConfig", "AuditPairsConfig", "CheckpointError", "Conversion", "ConvertConfig",
     "CrossValidateConfig", "DistillConfig", "EmbedConfig", "EmbeddingConfig", "EmbeddingTrainer",
@@ -116,20 +124,22 @@ def _offered() -> dict[str, str]:
     tree = ast.parse(Path(__file__).read_text(encoding="utf-8"))
     (block,) = (node.body for node in tree.body if isinstance(node, ast.If))
     lines = [line for line in block if isinstance(line, ast.ImportFrom)]
-    return {name.name: str(line.module) for line in lines for name in line.names}
+    return {name.name: str(line.module) for line in lines for name in line.names if name.name in __all__}
 
 
 def __getattr__(name: str):
-    if name not in _offered():
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(import_module(_offered()[name]), name)
+        if name in _offered():
+            return getattr(import_module(_offered()[name]), name)
+        if name in python_names():
+            return python_function(name)
     except ModuleNotFoundError as error:
         missing = missing_of_training(error)
         if missing is None:
             raise
         raise ModuleNotFoundError(str(missing), name=error.name) from None
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__():
-    return sorted({*globals(), *_offered()})
+    return sorted({*globals(), *_offered(), *python_names()})

@@ -2,9 +2,10 @@
 
 from argparse import ArgumentParser
 from dataclasses import Field, fields
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from importlib import import_module
+from typing import Any, Dict, Iterable, List, Sequence, Tuple
 
-from ernie_pair.commands import forms_of
+from ernie_pair.commands import COMMANDS, WORDS, config_class_of, forms_of
 from ernie_pair.core.cli.options import hints_of, kind_of, path_of
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.installation import import_optional
@@ -27,16 +28,10 @@ Or for this shell alone:
 Item = Tuple[Field, Any]  # an option and its type
 
 
-def complete(
-    words: Sequence[str],
-    purposes: Dict[str, str],
-    configs_of: Callable[[str], List[type]],
-    launched: List[str],
-) -> None:
+def complete(words: Sequence[str]) -> None:
     """Print the script for the shell that ``words`` name, or what the command is for.
 
-    ``purposes``: {command: what it does}; ``configs_of`` a command: the classes of its flags; ``launched``:
-    the commands that launch starts. Raises InputError for another shell, and where shtab is missing.
+    Raises InputError for another shell, and where shtab is missing.
     """
     if not words or any(word in ("-h", "--help") for word in words):
         print(USAGE, end="")
@@ -47,7 +42,8 @@ def complete(
             f"completion takes {' or '.join(SHELLS)}, not {given}; write ernie-pair completion bash"
         )
     shtab = import_optional("shtab")
-    commands = {name.split()[0]: purpose for name, purpose in reversed(purposes.items())}
+    launching = import_module("ernie_pair.launch.launch")
+    commands = {name.split()[0]: one.purpose for name, one in reversed({**COMMANDS, **WORDS}.items())}
     parser = ArgumentParser("ernie-pair")
     parser.add_argument("-V", "--version", action="store_true", help="print versions")
     chosen = parser.add_subparsers()
@@ -58,15 +54,16 @@ def complete(
         elif name == "completion":
             below.add_argument("shell", choices=SHELLS)
         else:
-            forms = [name.split()[1] for name in forms_of(name, purposes) if len(name.split()) == 2]
+            forms = [form.split()[1] for form in forms_of(name, COMMANDS) if len(form.split()) == 2]
             if forms and not forms[0].startswith("--"):
                 below.add_argument("form", choices=forms)
             found: Dict[str, Item] = {}
-            for one in configs_of(name):
+            configs: List[Any] = [config_class_of(COMMANDS[form]) for form in forms_of(name, COMMANDS)]
+            for one in configs or [launching.LaunchConfig, *launching.CONFIGS.values()]:
                 for item in fields(one):
                     found.setdefault(item.name, (item, hints_of(one)[item.name]))
             _add_flags(below, list(found.values()), shtab)
-    print(shtab.complete(parser, words[0], preamble=_preamble(launched)), end="")
+    print(shtab.complete(parser, words[0], preamble=_preamble(launching.CONFIGS)), end="")
 
 
 def _add_flags(parser: ArgumentParser, items: Sequence[Item], shtab) -> None:
@@ -89,7 +86,7 @@ def _add_flags(parser: ArgumentParser, items: Sequence[Item], shtab) -> None:
     config.complete = shtab.FILE  # type: ignore[attr-defined]
 
 
-def _preamble(launched: Sequence[str]) -> Dict[str, str]:
+def _preamble(launched: Iterable[str]) -> Dict[str, str]:
     """Return, for each shell, the function that offers the commands of `launch` and files."""
     names = " ".join(launched)
     return {

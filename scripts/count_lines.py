@@ -12,7 +12,6 @@ import tempfile
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +57,7 @@ def counts() -> dict[str, int]:
     """Return the number of each of LIMITS today."""
     from dataclasses import fields
 
-    from ernie_pair.__main__ import COMMANDS
-    from ernie_pair.commands import config_class_of
+    from ernie_pair.commands import COMMANDS, config_class_of
 
     flags = {name: {item.name for item in fields(config_class_of(each))} for name, each in COMMANDS.items()}
     distinct = set().union(*flags.values())
@@ -118,9 +116,9 @@ def _answer_of(question: str) -> Any:
 
 def loaded() -> int:
     """Return how many modules of the package are loaded with that of `train`."""
-    from ernie_pair.__main__ import COMMANDS
+    from ernie_pair.commands import COMMANDS, function_of
 
-    import_module(COMMANDS["train"].module)
+    function_of(COMMANDS["train"])
     return sum(name.split(".")[0] in PACKAGES for name in sys.modules)
 
 

@@ -11,8 +11,7 @@ from typing import List, Type
 
 from readme_block import FLAGS, head_of, is_chinese, plain_rows, replace_block
 
-from ernie_pair.__main__ import COMMANDS
-from ernie_pair.commands import config_class_of
+from ernie_pair.commands import COMMANDS, config_class_of
 from ernie_pair.core.cli.cli import place_in_help
 from ernie_pair.core.cli.options import GROUPS, Options, hints_of, kind_of
 

@@ -5,11 +5,10 @@ import shlex
 import shutil
 import sys
 from dataclasses import dataclass, fields
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from ernie_pair.commands import config_class_of
+from ernie_pair.commands import COMMANDS, config_class_of
 from ernie_pair.core.cli.options import ANY, Options, checkpoints_option
 from ernie_pair.core.errors import InputError, MachineError, counted, message_of
 from ernie_pair.core.files.keyed_cache import user_cache
@@ -228,7 +227,7 @@ def what_works() -> Dict[str, str]:
 def what_lacks() -> Dict[str, str]:
     """Return {command, or option and value, that cannot run here: what is missing, and its pip line}."""
     found: Dict[str, str] = {}
-    for name, entry in import_module("ernie_pair.__main__").COMMANDS.items():
+    for name, entry in COMMANDS.items():
         try:
             config: Any = config_class_of(entry)
         except ModuleNotFoundError as error:

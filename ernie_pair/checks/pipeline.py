@@ -68,7 +68,10 @@ PASSES, MIN_STEPS = 20, 200  # the most over the text, and the fewest in all
 
 
 def pipeline(config: PipelineConfig) -> dict[str, Any]:
-    """Run all steps, print what they reached and return it: model, report, result, metrics.
+    """Turn texts and labelled pairs into a model that serves; print what was reached, and return it.
+
+    {"model": the exported folder, "report": its page, "result": a line, "metrics": of `evaluate`}. The
+    commands run in processes of their own; what they say is added to pipeline.log in ``output_dir``.
 
     Raises InputError with all that is wrong with the inputs before anything is written, and the error that a
     step ends with.

@@ -40,7 +40,7 @@ MAX_MEASURED = 64 << 20  # bytes of text that are read to estimate the rest
 MIN_ROWS = 20
 MAX_POSITIONS = 513  # of a new model
 PREPARE, TRAIN = "prepare the text and the model to start from", "train on the pairs"
-USED_FIRST = {"minutes": PREPARE, "epochs": TRAIN}  # the first step that uses a flag; of the others the first
+USED_FIRST = {"pretraining": PREPARE, "fine-tuning": TRAIN}  # the step that is the first to use such a flag
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,15 @@ class PipelineConfig(RowFlags):
         "auto", help="pretrain on the text first; auto: a new model, and any other if there is --input_path"
     )
     minutes: float = optimisation_option(
-        60, help="how long pretraining may take on this machine, about", unit="minutes", above=0
+        60,
+        help="how long pretraining may take on this machine, about",
+        unit="minutes",
+        above=0,
+        affects="pretraining",
     )
-    epochs: int = optimisation_option(3, help="passes over the training pairs", unit="epochs", at_least=1)
+    epochs: int = optimisation_option(
+        3, help="passes over the training pairs", unit="epochs", at_least=1, affects="fine-tuning"
+    )
     seed: int = optimisation_option(1234, help="seed of weights, data order and masks", at_least=0)
     gpus: str = devices_option("0", help="GPUs for pretraining, on a machine with GPUs")
     device: Literal["cpu", "gpu"] = devices_option(default_device(), help="where to run", affects="speed")
@@ -247,7 +253,8 @@ def _refuse_other_flags(folder: Path, config: PipelineConfig, known: Mapping[str
     begun, before = known["seconds"], known["flags"]
     was, now, flags = [], [], {}
     for name, value in as_read(flags_of(config)).items():
-        old, used = before.get(name, value), USED_FIRST.get(name)
+        old, affected = before.get(name, value), type(config).__dataclass_fields__[name].metadata["affects"]
+        used = next((USED_FIRST[part] for part in affected if part in USED_FIRST), None)
         is_same = not os.path.exists(str(old)) or os.path.realpath(str(old)) == os.path.realpath(str(value))
         is_moved = name in paths_in(config, "reads") and old and value and is_same
         is_used = len(begun) > 1 if used is None else used in begun

@@ -147,7 +147,9 @@ class Source:
 
 
 def export_pair(config: ExportConfig, model: Optional[CustomModel] = None) -> None:
-    """Write ``output_dir`` and log the largest difference of each format from the trained model.
+    """Export a model of pairs or of vectors for use without training code.
+
+    Of pairs the largest difference of each format from the trained model is logged.
 
     ``model``: the layer of the user's own that ``model_path`` is the folder of, a static one on the CPU
     afterwards; None: it is loaded from there. Raises InputError for what cannot be exported or would be lost,

@@ -50,10 +50,11 @@ logger = logging.getLogger(__name__)
 
 @with_standard_streams
 def evaluate_pair(config: EvaluateConfig) -> Dict[str, Any]:
-    """Write what ``evaluate_classes`` measures as JSON, print the metrics, and write the report if asked for.
+    """Measure a model of pairs, of vectors or of masked words; print the metrics, and return them.
 
-    Returns what is written; on other processes than the first {}. The numbers are the same for any number of
-    processes, to the last digit. Raises InputError.
+    They are what ``output_file`` holds where it is given: of pairs accuracy, f1, auc, loss, rows and more, of
+    vectors ``metrics`` and those of each length in ``dims``. On other processes than the first they are
+    {}. The numbers are the same for any number of processes, to the last digit. Raises InputError.
     """
     config = replace(config, model_path=str(resolve_model_folder(Path(config.model_path))))
     saves, folder = config.save_temperature or config.save_threshold, Path(config.model_path)

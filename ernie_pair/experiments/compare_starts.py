@@ -76,7 +76,6 @@ def domain_loss(source: ModelSource, corpus: Corpus, num_samples: int, max_seq_l
 
 
 TEST = "test.jsonl"
-OF_A_RUN = ("model_name_or_path", "from_scratch", "seed", "output_dir")  # what differs from run to run
 RANDOM = "random:"
 STARTS_EXAMPLE = 'write it as in --starts "domain=output/dynamic base=ernie-1.0"'
 
@@ -140,7 +139,8 @@ def compare_starts(config: CompareConfig) -> None:
 
 def _keep_plan(series: Series, train: TrainConfig, symmetric: str, starts: List[Start], test: Pairs) -> None:
     """Write the plan and the test pairs. Raises InputError when the folder holds other runs."""
-    plan: Plan = {name: value for name, value in asdict(train).items() if name not in OF_A_RUN}
+    of_a_run = defaults_of(train, "run")
+    plan: Plan = {name: value for name, value in asdict(train).items() if name not in of_a_run}
     plan["symmetric of training"] = plan.pop("symmetric")
     for split in ("train", "dev"):
         plan[f"{split}_file (sha256)"] = pair_source(train, split, None).sha256()

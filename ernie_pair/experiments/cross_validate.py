@@ -150,7 +150,10 @@ def build_fold_table(result: CrossValidation) -> Table:
 
 
 def cross_validate(config: CrossValidateConfig) -> CrossValidation:
-    """Run the missing folds, write and print the results, and return them. Raises an ErniePairError."""
+    """Cross-validate a classifier: each fold is predicted by the run that has not seen it.
+
+    Runs the missing folds, writes and prints the results, and returns them. Raises an ErniePairError.
+    """
     start = cleanup_on_error(config.output_dir, launched_world(), *WRITTEN_FIRST, PARTS)
     with start, StopSignals(when="between two folds"):
         return _CrossValidation(config).make()

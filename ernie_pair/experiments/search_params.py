@@ -117,7 +117,9 @@ def best_trial(study: Any) -> Any:
 
 
 def search_params(config: SearchParamsConfig) -> Any:
-    """Run the missing trials, write the results, print the best, and return the study, on rank 0.
+    """Search for the best training options, and return all trials and the best of them, on rank 0.
+
+    Runs the missing trials, writes the results and prints the best.
 
     Raises an ErniePairError for whatever the user can fix, NumbersError if no trial has a metric.
     """

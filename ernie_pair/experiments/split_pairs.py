@@ -246,7 +246,10 @@ class SplitPairsConfig(OverwriteFlag, RowFlags):
 
 
 def split_pairs(config: SplitPairsConfig) -> None:
-    """Write the files. Raises InputError if the rows are too few, or too much alike, for the shares."""
+    """Split labelled pairs into train, dev and test files of ``output_dir`` without common texts.
+
+    Raises InputError if the rows are too few, or too much alike, for the shares.
+    """
     start_console(World())
     shares = config.shares
     split_off = ["train", *(name for name, share in shares.items() if share)]

@@ -103,7 +103,9 @@ class NewModelConfig(OverwriteFlag):
 
 
 def new_model(config: NewModelConfig) -> None:
-    """Write the folder of a new model: config.json, tokenizer_config.json, vocab.txt.
+    """Create a model folder with a configuration of your own, to pretrain from scratch.
+
+    It holds config.json, tokenizer_config.json and vocab.txt.
 
     Raises InputError when the vocabulary cannot be used, or for sizes that no model has.
     """

@@ -173,7 +173,7 @@ def build_job(config: PretrainConfig, world: World, local: World, source: ModelS
     Paddle's static mode is on from here to the end of the process, unless the run uses the dynamic graph.
     """
     from ernie_pair.pretraining.graph.dynamic_program import DynamicProgram, GroupSums
-    from ernie_pair.pretraining.graph.model import DROPOUT, ernie_config
+    from ernie_pair.pretraining.graph.model import ernie_config
     from ernie_pair.pretraining.graph.program import build_program, choose_path
     from ernie_pair.pretraining.graph.program_state import RankSums
     from ernie_pair.pretraining.graph.step import start_static
@@ -182,7 +182,7 @@ def build_job(config: PretrainConfig, world: World, local: World, source: ModelS
     quiet_libraries()
     if not config.is_dynamic:
         start_static(config.device, world.size)
-    dropout = {name: getattr(config, name) for name in DROPOUT}
+    dropout = {name: getattr(config, name) for name in defaults_of(config, "dropout")}
     num_ngrams = 0 if data.ngrams is None else len(data.ngrams)
     model_config = ernie_config(source.spec, num_ngrams, config.decoder_masked_prob > 0, **dropout)
     program: Any

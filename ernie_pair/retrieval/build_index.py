@@ -204,7 +204,10 @@ class IndexConfig(OverwriteFlag):
 
 @with_standard_streams
 def make_index(config: IndexConfig) -> Path:
-    """Write ``output_dir``, entirely or not at all, and return it. Raises an ErniePairError."""
+    """Build a search index of texts, and return its folder, for `search` and `PairSearcher`.
+
+    It is written entirely or not at all. Raises an ErniePairError.
+    """
     start_console(World())
     output_dir = Path(os.path.realpath(config.output_dir))
     is_index = (output_dir / INDEX_MANIFEST).is_file()

@@ -172,7 +172,10 @@ class ServeConfig(Options):
 
 
 def serve(config: ServeConfig) -> None:
-    """Serve until SIGTERM or SIGINT, then finish the requests in progress. Raises an ErniePairError."""
+    """Serve an exported model over HTTP until SIGTERM or SIGINT; in another thread, as long as the process.
+
+    At the end the requests in progress are answered. Raises an ErniePairError.
+    """
     start_console(World())
     key = key_of(config.api_key, os.environ)
     with listen(config.host, config.port) as listener:

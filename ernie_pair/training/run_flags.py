@@ -39,7 +39,7 @@ class OutputFolder(Options):
     """Where a training writes: a base on its own, so that it is the first of all fields."""
 
     output_dir: str = checkpoints_option(
-        help="checkpoints, the best model, metrics and VisualDL logs go here", writes="FOLDER"
+        help="checkpoints, the best model, metrics and VisualDL logs go here", writes="FOLDER", affects="run"
     )
 
 
@@ -54,7 +54,7 @@ class SharedFlags(AmpFlags, KernelFlags, DeviceFlag):
     from_scratch: bool = model_option(
         False,
         help="start from random weights: config.json and the tokenizer's files are enough",
-        affects="new weights",
+        affects="new weights, run",
         usual=True,
     )
     warmup_rate: Optional[float] = optimisation_option(
@@ -84,6 +84,7 @@ class SharedFlags(AmpFlags, KernelFlags, DeviceFlag):
     seed: int = optimisation_option(
         1234,
         help="seed of weights, data order, masks and dropout",
+        affects="run",
         at_least=0,
         at_most=MAX_SEED,
         resume="same",

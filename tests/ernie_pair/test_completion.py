@@ -12,8 +12,7 @@ from dataclasses import fields
 import pytest
 from children import command
 
-from ernie_pair.__main__ import COMMANDS, GROUPS
-from ernie_pair.commands import config_class_of
+from ernie_pair.commands import COMMANDS, WORDS, config_class_of
 from ernie_pair.pairs.config.pair_config import TrainConfig
 
 ASK = """
@@ -51,7 +50,7 @@ def ask(scripts):
 
 
 def test_bash_completes_commands_and_flags(ask):
-    assert set(ask("ernie-pair ")) >= {name for names in GROUPS.values() for name in names.split()}
+    assert set(ask("ernie-pair ")) >= {name.split()[0] for name in [*COMMANDS, *WORDS]}
     named = {f"--{item.name}" for item in fields(TrainConfig)}
     assert set(ask("ernie-pair train --")) == named | {"--config", "--help"}
     for name in ("predict", "convert", "serve", "inspect-data"):

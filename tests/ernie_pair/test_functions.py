@@ -20,19 +20,11 @@ from tiny_ship import ship, write_trained
 from waiting import free_port, until
 
 import ernie_pair
-from ernie_pair.__main__ import COMMANDS
-from ernie_pair.commands import config_class_of
+from ernie_pair.commands import COMMANDS, config_class_of, python_names
 from ernie_pair.core.cli.python_call import takes_options
 from ernie_pair.core.errors import Stopped
 
-# What a function is called that is not its command with other dashes; the forms that it takes.
-CALLED = {
-    "evaluate": ("evaluate", "evaluate embedding", "evaluate mlm"),
-    "export": ("export", "export embedding"),
-    "split_pairs": ("prepare pairs",),
-    **{name: (name.replace("_", " "),) for name in "audit_text audit_pairs build_vocab evaluate_mlm".split()},
-}
-FUNCTIONS = [name for name, module in ernie_pair._offered().items() if module == "ernie_pair.api"]
+FUNCTIONS = python_names()
 
 
 def test_no_folder_is_called_like_a_function():
@@ -65,8 +57,7 @@ def test_the_functions_load_no_paddle():
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_has_the_options_of_its_command(name):
     shown = inspect.signature(getattr(ernie_pair, name)).parameters
-    forms = CALLED.get(name, (name.replace("_", "-"),))
-    classes = [config_class_of(COMMANDS[form]) for form in forms]
+    classes = [config_class_of(row) for row in COMMANDS.values() if name in row.python.split()]
     assert {item.name for one in classes for item in fields(one)} < set(shown)
     for item in fields(classes[0]):
         assert shown[item.name].kind is inspect.Parameter.KEYWORD_ONLY

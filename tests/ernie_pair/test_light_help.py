@@ -6,7 +6,7 @@ import pytest
 from children import python
 from places import ROOT
 
-from ernie_pair.__main__ import COMMANDS, GROUPS, LAUNCH
+from ernie_pair.commands import COMMANDS
 
 # A program that runs each line of its first argument as a command, and prints the outcome.
 RUN = """
@@ -39,7 +39,7 @@ def run(*lines):
 
 def test_help_loads_no_heavy_library():
     """All in one process: a library loaded by one of them would show up in all that follow."""
-    helps = [f"{command} --help" for command in [*COMMANDS, LAUNCH[0], "completion"]]
+    helps = [f"{command} --help" for command in [*COMMANDS, "launch", "completion"]]
     lines = ["--help", "--version", "help train", "launch train --help", *helps]
     found = run(*lines)
     assert [one[0] for one in found] == lines
@@ -98,19 +98,12 @@ def test_every_help_works_without_any_extra():
     with open(ROOT / "pyproject.toml", encoding="utf-8") as file:
         listed = re.search(r"^dependencies = \[(.*?)^\]", file.read(), re.S | re.M)[1]
     base = re.findall(r'"([A-Za-z0-9-]+)', listed)
-    helps = [f"{command} --help" for command in [*COMMANDS, LAUNCH[0], "completion"]]
+    helps = [f"{command} --help" for command in [*COMMANDS, "launch", "completion"]]
     program = f"BASE = {base}\nHEAVY = ()\n{WITHOUT_EXTRAS}{RUN}assert 'paddle' in absent"
     done = python("-c", program, "\n".join(["--help", "--version", *helps]))
     assert done.returncode == 0, done.stderr
     codes = dict(line.split("|")[:2] for line in done.stdout.splitlines())
     assert codes == dict.fromkeys(["--help", "--version", *helps], "0")
-
-
-def test_each_command_belongs_to_one_group():
-    listed = [name for names in GROUPS.values() for name in names.split()]
-    assert sorted(listed) == sorted(
-        {name.split()[0] for name in COMMANDS} | {LAUNCH[0], "help", "completion"}
-    )
 
 
 # --- warnings of libraries that users can do nothing about are hidden

@@ -7,8 +7,7 @@ from typing import get_type_hints
 
 import pytest
 
-from ernie_pair.__main__ import COMMANDS
-from ernie_pair.commands import config_class_of
+from ernie_pair.commands import COMMANDS, config_class_of
 from ernie_pair.training.run_flags import BEST_IF_AUTO
 
 OPTIONS = [

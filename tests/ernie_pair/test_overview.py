@@ -9,13 +9,13 @@ import pytest
 from places import ROOT
 
 import ernie_pair
-from ernie_pair import commands as versions_module
-from ernie_pair.__main__ import COMMANDS, COMPLETION, GROUPS, HELP, LAUNCH, PURPOSES, _run
-from ernie_pair.commands import form_of
+from ernie_pair import __main__ as versions_module
+from ernie_pair.__main__ import _run
+from ernie_pair.commands import COMMANDS, WORDS, form_of, python_names
 from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.version import __version__
 
-ALL = [*COMMANDS, LAUNCH[0], HELP[0], COMPLETION[0]]
+ALL = {**COMMANDS, **WORDS}
 
 
 def run(*words):
@@ -30,15 +30,16 @@ def test_help_lists_each_command_once_under_its_group(words, capsys):
     assert run(*words) == 0
     lines = capsys.readouterr().out.splitlines()
     assert all(len(line) <= 100 for line in lines)
-    assert [line[:-1] for line in lines if line.endswith(":")] == list(GROUPS)
+    assert [line[:-1] for line in lines if line.endswith(":")] == list(
+        dict.fromkeys(one.group for one in ALL.values())
+    )
     for name in ALL:
         assert sum(line.startswith(f"  {name}  ") for line in lines) == 1, name
 
 
 def test_each_command_summary_is_one_imperative_line():
-    assert list(PURPOSES) == list(COMMANDS)
-    for purpose in [*PURPOSES.values(), LAUNCH[1], HELP[1], COMPLETION[1]]:
-        assert re.fullmatch(r"[A-Z][a-z-]+ .{10,75}[^.]", purpose), purpose
+    for command in ALL.values():
+        assert re.fullmatch(r"[A-Z][a-z-]+ .{10,75}[^.]", command.purpose), command.purpose
 
 
 @pytest.mark.parametrize("word", ["--version", "-V"])
@@ -117,7 +118,7 @@ SOURCE = ast.parse((ROOT / "ernie_pair" / "__init__.py").read_text(encoding="utf
 
 
 def test_dunder_all_lists_the_offered_names_and_they_exist():
-    assert ernie_pair.__all__ == sorted([*ernie_pair._offered(), "__version__"])
+    assert ernie_pair.__all__ == sorted([*ernie_pair._offered(), *python_names(), "__version__"])
     for name in ernie_pair.__all__:
         assert getattr(ernie_pair, name) is not None and name in dir(ernie_pair)
     names: dict = {}
@@ -130,4 +131,9 @@ def test_names_are_imported_lazily_and_seen_by_type_checkers():
     assert ast.unparse(guarded.test) == "TYPE_CHECKING"
     found = [node.module for node in SOURCE.body if isinstance(node, ast.ImportFrom)]
     ours = [module for module in found if module.startswith("ernie_pair")]
-    assert ours == ["ernie_pair.core.installation", "ernie_pair.runtime.cpu", "ernie_pair.version"]
+    assert ours == [
+        "ernie_pair.commands",
+        "ernie_pair.core.installation",
+        "ernie_pair.runtime.cpu",
+        "ernie_pair.version",
+    ]

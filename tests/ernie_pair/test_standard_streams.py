@@ -13,8 +13,8 @@ from tiny_search import HashEmbedder, texts_of, use_embedder
 from tiny_ship import random_texts, ship, write_trained
 
 from ernie_pair import load_config
-from ernie_pair.__main__ import COMMANDS, _run
-from ernie_pair.commands import config_class_of, function_of
+from ernie_pair.__main__ import _run
+from ernie_pair.commands import COMMANDS, config_class_of, function_of
 from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.cli.options import DASH, path_of
 from ernie_pair.core.cli.standard_streams import with_standard_streams

@@ -16,7 +16,8 @@ from tiny_search import texts_of, write_lines
 from ernie_pair.embeddings import open_embedder as opening
 from ernie_pair.inference.token_rows import Batch
 from ernie_pair.mining.mine_pairs import MineConfig, mine_pairs
-from ernie_pair.pairs.train.loss import RANKING_LOSSES
+from ernie_pair.pairs.config.pair_config import PairConfig
+from ernie_pair.pairs.train.loss import ranking_loss_of
 
 # {our flag: theirs}; the range of a margin is the whole corpus there.
 NAMES = {
@@ -172,5 +173,6 @@ def test_losses_of_rankers_are_theirs(newest, tmp_path):
         for name, value in wanted.items():
             if name == "lambdarank" and max(labels) > 1:
                 continue  # they weigh by gains of 2^label - 1, we by the label; of 0 and 1 these are equal
-            loss = RANKING_LOSSES[name]()(lambda *rows, outputs=outputs: outputs, batch).loss
+            config = PairConfig("out", target="ranking", ranking_loss=name)
+            loss = ranking_loss_of(config)(lambda *rows, outputs=outputs: outputs, batch).loss
             assert float(loss) == pytest.approx(value, abs=1e-6, rel=1e-6), name

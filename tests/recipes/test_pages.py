@@ -9,7 +9,9 @@ import re
 import subprocess
 import sys
 from functools import cache
+from inspect import cleandoc
 from pathlib import Path
+from pydoc import locate
 from xml.etree import ElementTree
 
 import flags_table
@@ -19,7 +21,7 @@ from places import ROOT
 from readme_block import FLAGS, between, pages_with
 
 import ernie_pair
-from ernie_pair.__main__ import COMMANDS, COMPLETION, HELP, LAUNCH
+from ernie_pair.commands import COMMANDS, WORDS, python_names
 from ernie_pair.pairs.train.own_loop import TrainingParts
 
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
@@ -102,7 +104,7 @@ def test_every_flag_that_a_page_names_exists(page):
 def test_every_command_that_a_page_names_exists(page):
     code = [*INLINE.findall(prose_of(page)), *(one.text for one in blocks() if one.page == page)]
     named = re.findall(r"\bernie-pair (?!COMMAND)([a-z][\w-]+)", "\n".join(code))
-    known = {name.split()[0] for name in [*COMMANDS, LAUNCH[0], HELP[0], COMPLETION[0]]}
+    known = {name.split()[0] for name in [*COMMANDS, *WORDS]}
     assert {name for name in named if not name.endswith(".yaml")} - known == set()
 
 
@@ -134,8 +136,12 @@ def test_steps_of_the_tutorials_name_tests_and_names_that_exist():
 
 
 def test_the_api_page_lists_every_public_name():
-    listed = re.findall(r"^::: ([\w.]+)\.(\w+)$", text_of("docs/api.md"), re.M)
-    assert {name: module for module, name in listed} == ernie_pair._offered()
+    listed = re.findall(r"^::: ([\w.]+)$(?:\n    options: {heading: (\w+),)?", text_of("docs/api.md"), re.M)
+    names = {name or place.rpartition(".")[2]: place for place, name in listed}
+    assert names.keys() == {*ernie_pair._offered(), *python_names()}
+    for name, place in names.items():
+        found, shown = getattr(ernie_pair, name), locate(place)
+        assert shown is found or found.__doc__.startswith(cleandoc(shown.__doc__)), name
 
 
 @cache

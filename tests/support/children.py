@@ -59,5 +59,6 @@ class Absent:
 
 sys.meta_path.insert(0, Absent())
 from ernie_pair.core.cli.cli import exit_code_of
-from ernie_pair.__main__ import COMMANDS, LAUNCH, _run
+from ernie_pair.__main__ import _run
+from ernie_pair.commands import COMMANDS
 """

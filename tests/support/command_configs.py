@@ -1,6 +1,5 @@
 """The class of options of every command."""
 
-from ernie_pair.__main__ import COMMANDS
-from ernie_pair.commands import config_class_of
+from ernie_pair.commands import COMMANDS, config_class_of
 
 CONFIGS = [config_class_of(entry) for entry in COMMANDS.values()]

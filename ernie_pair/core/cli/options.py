@@ -51,6 +51,10 @@ AFFECTS = {
     "index": "how an index is built",
     "trained": "a trained model, not an exported one",
     "exported": "an exported model, not a trained one",
+    "dropout": "which hidden numbers are dropped in training",
+    "run": "what tells the runs of a comparison apart",
+    "pretraining": "the pretraining of a pipeline, not what it does before",
+    "fine-tuning": "the training on pairs of a pipeline, not what it does before",
 }
 NOTHING = ("", "none", "null", "~")  # mean None, for an option that may be None
 DASH = "-"  # instead of a file: standard input or output
@@ -78,7 +82,7 @@ def option(
     above: Optional[float] = None,
     at_most: Optional[float] = None,
     below: Optional[float] = None,
-    choices: Iterable[str] = (),
+    choices: Collection[str] = (),
     reads: str = "",
     writes: str = "",
     affects: str = "",
@@ -118,7 +122,7 @@ def option(
 
     ``needs``: {word of the value, or ANY: what it needs, like `Options.NEEDS`}.
     """
-    metadata: dict[str, Any] = {**locals(), "choices": tuple(choices), "stdin": tuple(stdin)}
+    metadata: dict[str, Any] = {**locals(), "stdin": tuple(stdin)}
     metadata["affects"] = tuple(affects.split(", ")) if affects else ()
     known = {"group": GROUPS, "resume": RESUME, "reads": ("", *PATHS), "writes": ("", *PATHS)}
     for name, words in known.items():
@@ -365,7 +369,7 @@ def hints_of(config_class: Any) -> dict[str, Any]:
         hints = _HINTS[config_class] = get_type_hints(config_class)
         for item in fields(config_class):
             if item.metadata.get("choices"):
-                words: Any = Literal[item.metadata["choices"]]
+                words: Any = Literal[tuple(item.metadata["choices"])]
                 hints[item.name] = Optional[words] if kind_of(hints[item.name]).may_be_none else words
     return _HINTS[config_class]
 

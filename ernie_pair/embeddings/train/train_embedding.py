@@ -58,7 +58,10 @@ ernie-pair evaluate --model_path . --input_file pairs.tsv --output_file metrics.
 
 
 def train_embedding(config: TrainEmbeddingConfig) -> TrainResult:
-    """Train from the newest checkpoint of ``output_dir``, or a model. Raises an ErniePairError."""
+    """Train a sentence-embedding model on files, from the newest checkpoint of ``output_dir`` or a model.
+
+    Returns what `EmbeddingTrainer.train` does. Raises an ErniePairError.
+    """
     return train_task(EmbeddingTask(config))
 
 

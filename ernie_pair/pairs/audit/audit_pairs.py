@@ -99,7 +99,10 @@ class AuditPairsConfig(RowFlags, OverwriteFlag):
 
 @with_standard_streams
 def audit_pairs(config: AuditPairsConfig) -> dict[str, Any]:
-    """Print the report; write it, its picture and the cleaned file; return it. Raises InputError."""
+    """Look for duplicates, leaks and contradictions in labelled pairs; print the report, and return it.
+
+    It is written below ``output_dir``, with its picture and the cleaned file. Raises InputError.
+    """
     known = {"train": Labels.numbered(2), "dev": Labels.numbered(2), "test": None}
     sources = {
         split: PairSource.of(config, f"{split}_file", labels)

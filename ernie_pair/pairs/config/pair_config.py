@@ -32,6 +32,14 @@ from ernie_pair.pairs.targets.metrics import ALL_METRICS, AUTO, BALANCED, LOWER_
 from ernie_pair.runtime.gpu import Card, check_gpu_capability
 from ernie_pair.training.run_flags import BEST_IF_AUTO, TrainingFlags
 
+# Loss of the candidates of a query: module:Class of a `RankingLoss`; loaded for training alone.
+RANKING_LOSSES = {
+    "listwise": "ernie_pair.pairs.train.loss:ListwiseLoss",
+    "listnet": "ernie_pair.pairs.train.loss:ListNetLoss",
+    "ranknet": "ernie_pair.pairs.train.loss:RankNetLoss",
+    "lambdarank": "ernie_pair.pairs.train.loss:LambdaRankLoss",
+    "margin": "ernie_pair.pairs.train.loss:MarginLoss",
+}
 METRIC_NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
 MODEL_NAME_HELP = "a built-in name (ernie-gram-zh, ernie-1.0) or a model folder"
 
@@ -114,8 +122,9 @@ class PairConfig(RowFlags, TrainingFlags):
         "auto: as in the model's config.json",
         usual=True,
     )
-    ranking_loss: Literal["listwise", "listnet", "ranknet", "lambdarank", "margin"] = optimisation_option(
+    ranking_loss: str = optimisation_option(
         "listwise",
+        choices=RANKING_LOSSES,
         help="for ranking, over all candidates of a query: softmax against their share of the labels, or "
         "ListNet; over two of them: RankNet, LambdaRank, which weighs by nDCG, or a --margin",
         affects="loss, ranking",
@@ -263,7 +272,7 @@ class TrainConfig(PairConfig):
 
     EXAMPLE = "--model_name_or_path ernie-gram-zh --train_file lcqmc --dev_file lcqmc --output_dir output"
 
-    model_name_or_path: str = model_option(help=MODEL_NAME_HELP, reads="PATH")
+    model_name_or_path: str = model_option(help=MODEL_NAME_HELP, reads="PATH", affects="run")
     train_file: str = data_option(
         help="labelled pairs: .tsv, .csv, .xlsx, .jsonl, ... or a set such as lcqmc", reads="FILE"
     )

@@ -9,6 +9,7 @@ C classes.
 
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Callable, Iterator, Mapping, NamedTuple, Optional
 
 import numpy as np
@@ -18,7 +19,7 @@ from paddle.nn import functional as F
 from ernie_pair.core.errors import InputError
 from ernie_pair.inference.token_rows import exchange_texts
 from ernie_pair.models.labels import RANKING, Labels
-from ernie_pair.pairs.config.pair_config import PairConfig
+from ernie_pair.pairs.config.pair_config import RANKING_LOSSES, PairConfig
 from ernie_pair.pairs.data.encoded_pairs import Batch
 from ernie_pair.training.training_step import LossParts
 
@@ -140,9 +141,14 @@ def loss_of(labels: Labels, config: PairConfig, class_weights: Optional[np.ndarr
     if labels.has_classes:
         return PairLoss(config.rdrop_alpha, class_weights, config.symmetric, config.symmetric_alpha)
     if labels.target == RANKING:
-        is_margin = config.ranking_loss == "margin"
-        return MarginLoss(config.margin) if is_margin else RANKING_LOSSES[config.ranking_loss]()
+        return ranking_loss_of(config)
     return SquaredError()
+
+
+def ranking_loss_of(config: PairConfig) -> "RankingLoss":
+    """Return the loss of --ranking_loss."""
+    module, _, name = RANKING_LOSSES[config.ranking_loss].partition(":")
+    return getattr(import_module(module), name).from_config(config)
 
 
 class SquaredError(PairLoss):
@@ -169,6 +175,11 @@ class RankingLoss(PairLoss, ABC):
     """
 
     metric = "hit_at_1"
+
+    @classmethod
+    def from_config(cls, config: PairConfig) -> "RankingLoss":
+        """Return the loss that the flags describe."""
+        return cls()
 
     def __call__(self, forward: Forward, batch: Batch, to_device: ToDevice = paddle.to_tensor) -> LossParts:
         """Return the mean loss of the queries of a micro-batch, computed in float32; see `PairLoss`."""
@@ -250,16 +261,13 @@ class MarginLoss(RankNetLoss):
         super().__init__()
         self.margin = margin
 
+    @classmethod
+    def from_config(cls, config: PairConfig) -> "MarginLoss":
+        """Return the loss with the margin of --margin."""
+        return cls(config.margin)
+
     def _loss_of_pairs(self, better, other) -> paddle.Tensor:
         return F.relu(self.margin - better + other)
-
-
-RANKING_LOSSES: Mapping[str, type[RankingLoss]] = {
-    "listwise": ListwiseLoss,
-    "listnet": ListNetLoss,
-    "ranknet": RankNetLoss,
-    "lambdarank": LambdaRankLoss,
-}
 
 
 def _by_query(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -81,7 +81,11 @@ logger = logging.getLogger(__name__)
 
 
 def train_pair(config: TrainConfig) -> TrainResult:
-    """Fine-tune from the newest checkpoint of ``output_dir``, or a model. Raises an ErniePairError."""
+    """Train a sentence-pair classifier on files, from the newest checkpoint of ``output_dir`` or a model.
+
+    Returns what `PairTrainer.train` does; that class takes lists, DataFrames and models in memory, and
+    predicts afterwards. Raises an ErniePairError.
+    """
     return train_task(PairTask(config))
 
 

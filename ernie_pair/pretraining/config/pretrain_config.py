@@ -261,10 +261,10 @@ class PretrainConfig(SharedFlags, SampleFlags):
         1.0, help="maximum global norm of the gradient; 0: no clipping", at_least=0, resume="same"
     )
     hidden_dropout_prob: float = model_option(
-        0.1, at_least=0, below=1, resume="same", help="dropout of the hidden states"
+        0.1, at_least=0, below=1, resume="same", help="dropout of the hidden states", affects="dropout"
     )
     attention_probs_dropout_prob: float = model_option(
-        0.1, at_least=0, below=1, resume="same", help="dropout of the attention weights"
+        0.1, at_least=0, below=1, resume="same", help="dropout of the attention weights", affects="dropout"
     )
     save_steps: int = checkpoints_option(
         50000, help="steps between exported models, model_STEP/", unit="steps", at_least=1, usual=True

@@ -245,7 +245,9 @@ class Conversion(NamedTuple):
 
 
 def convert(config: ConvertConfig) -> Conversion:
-    """Write ``output_dir``, and print, record and return the largest difference of every output.
+    """Convert pretrained static weights to a model folder, and return the folder and the differences.
+
+    These are {output: {batch: the largest difference from the static model}}; they are printed, too.
 
     Raises CheckpointError when a parameter is missing or left over on either side, or when an output
     differs by more than 1e-5; then nothing is written. A head that the file lacks is left out, and logged.

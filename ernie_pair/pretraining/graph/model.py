@@ -77,7 +77,7 @@ class NgramHead(nn.Layer):
         return paddle.matmul(states, self.weight, transpose_y=True) + self.bias
 
 
-DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 CLASSES = {
     "ernie": (transformers.ErnieConfig, transformers.ErnieForPretraining),
     "ernie_gram": (transformers.ErnieGramConfig, ErnieGramForPretraining),
@@ -136,7 +136,7 @@ def ernie_config(
     """
     family = spec.family or "ernie"
     check_family(spec)
-    settings = spec.to_config(model_type=family, **{**dict.fromkeys(DROPOUT, 0.0), **dropout})
+    settings = spec.to_config(model_type=family, **{**NO_DROPOUT, **dropout})
     if family == "ernie_gram":
         if spec.embedding_size not in (None, spec.hidden_size):
             raise InputError(

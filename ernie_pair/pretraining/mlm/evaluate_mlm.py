@@ -158,12 +158,12 @@ class EvaluateMlmConfig(DeviceFlag, OverwriteFlag, MaskingFlags):
 
 
 def evaluate_mlm(config: EvaluateMlmConfig) -> dict[str, Any]:
-    """Print the measurement, keep it where --output_file says, and return it.
+    """Measure how well a pretrained model predicts masked tokens and sentence order of held-out text.
 
-    Calling it again with the same flags does nothing. Losses are in nats: means over the masked tokens, and
-    over the samples for the sentence order, which is omitted if the model has no head for it or --binary_head
-    is false. Raises InputError for a corpus that does not fit the model, CheckpointError for weights without
-    the head for masked tokens.
+    The metrics are printed, kept in ``output_file``, and returned. Calling it again with the same flags does
+    nothing. Losses are in nats: means over the masked tokens, and over the samples for the sentence order,
+    which is omitted if the model has no head for it or --binary_head is false. Raises InputError for a corpus
+    that does not fit the model, CheckpointError for weights without the head for masked tokens.
     """
     start_console(World())
     source = open_model(config.model_path, model_type="")

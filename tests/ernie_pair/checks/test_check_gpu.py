@@ -13,10 +13,9 @@ import pytest
 from places import ROOT
 from waiting import until
 
-from ernie_pair.__main__ import COMMANDS
 from ernie_pair.checks import check_gpu as checking
 from ernie_pair.checks.check_gpu import Bench, Check, CheckGpuConfig, check_gpu, checks, compare, hide_private
-from ernie_pair.commands import config_class_of, form_of, forms_of
+from ernie_pair.commands import COMMANDS, config_class_of, form_of, forms_of
 from ernie_pair.core.cli.cli import exit_code_of, parse_config
 from ernie_pair.core.errors import CheckpointError, InputError, MachineError, NumbersError
 from ernie_pair.launch.launch import read_launch

@@ -6,7 +6,7 @@ import math
 import re
 import shutil
 from contextlib import redirect_stdout
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +16,8 @@ from matplotlib.figure import Figure
 from tiny_pair import write_model, write_pairs
 
 from data_tools.corpus.format import Corpus
-from ernie_pair.__main__ import COMMANDS
 from ernie_pair.__main__ import _run as run_here
-from ernie_pair.commands import function_of
+from ernie_pair.commands import COMMANDS, function_of
 from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.experiments import compare_starts as compare_runs
@@ -32,7 +31,6 @@ from ernie_pair.experiments.comparison_report import (
     write_comparison,
 )
 from ernie_pair.models.source import open_model
-from ernie_pair.pairs.config.pair_config import TrainConfig
 from ernie_pair.pairs.targets.metrics import METRICS, measure
 from ernie_pair.report.page import Origin
 
@@ -470,6 +468,5 @@ def test_an_incomparable_start_does_not_end_the_comparison(domain, copied, calls
     assert not calls
 
 
-def test_run_specific_flags_are_flags_of_training():
-    assert set(compare_runs.OF_A_RUN) < {item.name for item in fields(TrainConfig)}
+def test_the_command_is_the_function():
     assert function_of(COMMANDS["compare starts"]) is compare_runs.compare_starts

@@ -6,8 +6,7 @@ from typing import Literal
 
 import pytest
 
-from ernie_pair.__main__ import COMMANDS
-from ernie_pair.commands import config_class_of
+from ernie_pair.commands import COMMANDS, config_class_of
 from ernie_pair.core.cli.cli import parse_config
 from ernie_pair.core.cli.options import ANY, Options, option
 from ernie_pair.core.errors import InputError

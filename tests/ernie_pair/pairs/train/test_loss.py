@@ -9,13 +9,14 @@ from tiny_pair_job import run, tiny_job, weights
 
 from ernie_pair.core.errors import InputError
 from ernie_pair.inference.token_rows import Batch
+from ernie_pair.pairs.config.pair_config import RANKING_LOSSES, PairConfig
 from ernie_pair.pairs.train.loss import (
-    RANKING_LOSSES,
     Fgm,
     ListwiseLoss,
     MarginLoss,
     PairLoss,
     SquaredError,
+    ranking_loss_of,
 )
 
 IDS = np.arange(1, 16).reshape(5, 3)
@@ -176,10 +177,11 @@ def of_one_query(loss, scores, labels):
     return np.mean(found)
 
 
-@pytest.mark.parametrize("name", [*RANKING_LOSSES, "margin"])
+@pytest.mark.parametrize("name", RANKING_LOSSES)
 def test_ranking_losses_of_grades_equal_their_formulas(name):
     """Of groups of any size together; the gradient is the slope of the loss."""
-    loss = MarginLoss(0.7) if name == "margin" else RANKING_LOSSES[name]()
+    margin = {"margin": 0.7} if name == "margin" else {}
+    loss = ranking_loss_of(PairConfig("out", target="ranking", ranking_loss=name, **margin))
     for seed in range(20):
         rng = np.random.default_rng(seed)
         sizes = rng.integers(2, 40, rng.integers(1, 6))
