@@ -30,6 +30,7 @@ from ernie_pair.core.process_pool import ordered_map
 from ernie_pair.core.progress import Progress, say
 
 JSON_FILE, PICTURE_FILE = "audit.json", "audit.png"
+SHINGLE = 5  # characters; paragraphs are compared as sets of shingles
 _QUANTILES = (0, 5, 25, 50, 75, 95, 99, 100)
 
 
@@ -54,12 +55,6 @@ class AuditConfig(create_flags.LineFlags, OverwriteFlag):
     near_threshold: float = data_option(
         0.8, help="minimum Jaccard similarity of near duplicates", at_least=0.3, at_most=1
     )
-    shingle: int = data_option(
-        5,
-        help="characters per shingle; paragraphs are compared as sets of shingles",
-        unit="characters",
-        at_least=1,
-    )
     near_limit: int = data_option(
         1_000_000,
         help="maximum number of paragraphs to compare; a sample of them if there are more; 0: do not look "
@@ -71,7 +66,7 @@ class AuditConfig(create_flags.LineFlags, OverwriteFlag):
     @property
     def near_rules(self) -> duplicates.NearRules:
         """Return which paragraphs count as near duplicates."""
-        return duplicates.NearRules(self.near_threshold, self.shingle, self.near_limit)
+        return duplicates.NearRules(self.near_threshold, SHINGLE, self.near_limit)
 
 
 @with_standard_streams

@@ -33,6 +33,7 @@ from ernie_pair.core.process_pool import ordered_map
 from ernie_pair.core.progress import CountProgress
 
 TOKENS_AT_ONCE = 1 << 20
+COUNTS_IN_MEMORY = 10_000_000  # n-grams of each length, about 500 MB; beyond that, counts go to disk (TMPDIR)
 
 
 @dataclass(frozen=True)
@@ -58,13 +59,6 @@ class NgramsConfig(OverwriteFlag):
     )
     min_count: int = data_option(
         5, help="drop n-grams that occur in the corpus fewer times than this", unit="times", at_least=1
-    )
-    counts_in_memory: int = devices_option(
-        10_000_000,
-        help="n-grams of each length that are counted in memory; beyond that, counts go to disk (TMPDIR), "
-        "and the lexicon is the same byte for byte. A million takes about 50 MB",
-        unit="n-grams",
-        at_least=1000,
     )
     workers: int = devices_option(
         1,
@@ -109,8 +103,10 @@ def build_ngrams(config: NgramsConfig) -> None:
         "input_path": [path for path in corpus.paths if path.exists()],
         "vocab_file": [vocabulary_file(config.vocab_file)],
     }
-    left_out = ("input_path", "vocab_file", "output_file", "counts_in_memory")
-    settings = {**settings_of(config, *left_out), "sizes": config.most_of_lengths}
+    settings = {
+        **settings_of(config, "input_path", "vocab_file", "output_file"),
+        "sizes": config.most_of_lengths,
+    }
     results = Results("build ngrams", [Path(config.output_file)], inputs, settings, config.overwrite)
     if results.are_done():
         return
@@ -131,7 +127,7 @@ def best_ngrams(corpus: Corpus, tokenizer: AnyTokenizer, config: NgramsConfig) -
     """Return the best n-grams of 2 tokens, of 3, ... by ``config.score``."""
     mosts = config.most_of_lengths
     token_counts = np.zeros(tokenizer.vocab_size, np.int64)
-    of_lengths = {length: ngrams.NgramCounts(config.counts_in_memory) for length in range(2, len(mosts) + 2)}
+    of_lengths = {length: ngrams.NgramCounts(COUNTS_IN_MEMORY) for length in range(2, len(mosts) + 2)}
     count = partial(ngrams.count_text, tokens=ngrams.ngram_tokens(tokenizer), longest=len(mosts) + 1)
     with CountProgress(len(corpus.ids), "token") as progress:
         for size, counted, found in ordered_map(count, _texts_of(corpus), config.workers):

@@ -115,7 +115,7 @@ KNOWN_PRIVATE = {
 }
 
 # Flags that are only type-checked, or that are passed on together by asdict().
-CHECKED_ONLY = {"tokenizer_name", "data_format", "hidden_act", "mp_degree", "pp_degree"}
+CHECKED_ONLY = {"hidden_act", "mp_degree", "pp_degree"}
 
 
 def test_the_picture_of_the_rooms_shows_what_stands_above_what():

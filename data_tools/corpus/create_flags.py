@@ -104,10 +104,6 @@ class CreateConfig(LineFlags, OverwriteFlag):
     vocab_file: str = data_option(
         "", help=f"instead of --model_name: {VOCABULARY_HELP}", reads="FILE", usual=True
     )
-    tokenizer_name: Literal["ErnieTokenizer", "ErnieGramTokenizer"] = data_option(
-        "ErnieTokenizer", help="name of the tokenizer; both split text in the same way"
-    )
-    data_format: Literal["JSON"] = data_option("JSON", help="JSON lines, a document per line")
     chinese: Optional[bool] = data_option(
         None,
         help="split lines at Chinese sentence ends only; implies --split_sentences, where the default is "

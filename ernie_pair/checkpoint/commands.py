@@ -15,6 +15,7 @@ from ernie_pair.core.files.atomic_files import BAD
 from ernie_pair.weights.weight_files import BFLOAT16, Arrays, bfloat16_to_float32
 
 MAX_SHOWN = 5
+MAX_LINES = 20  # differing arrays, the largest difference first
 OPTIMIZER = "optimizer"  # the prefix of the names of its files
 EQUAL, DIFFERENT = 0, 1  # the exit codes, as those of diff
 
@@ -119,9 +120,6 @@ class DiffConfig(Options):
         help="a checkpoint, OUT/model_last for example", positional=True, reads="PATH"
     )
     second: str = checkpoints_option(help="another checkpoint", positional=True, reads="PATH")
-    most_lines: int = checkpoints_option(
-        20, help="maximum number of differing arrays to show, largest difference first", at_least=1
-    )
 
 
 def diff_checkpoints(config: DiffConfig) -> int:
@@ -170,7 +168,7 @@ def _array_lines(first: Arrays, second: Arrays, config: DiffConfig) -> List[str]
     lines += [f"shape: {name} {list(first[name].shape)} and {list(second[name].shape)}" for name in unlike]
     distances = {name: distance(first[name], second[name]) for name in common if name not in unlike}
     moved = sorted((name for name in distances if distances[name]), key=lambda name: -distances[name])
-    lines += [f"differs by {distances[name]:.6g}: {name}" for name in moved[: config.most_lines]]
+    lines += [f"differs by {distances[name]:.6g}: {name}" for name in moved[:MAX_LINES]]
     if moved:
         lines.append(
             f"largest difference {distances[moved[0]]:.6g}; {len(moved)} of {len(distances)} arrays differ"

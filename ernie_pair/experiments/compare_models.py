@@ -38,6 +38,7 @@ MODELS_EXAMPLE = 'write it as in --models "teacher=output/best student=small/bes
 
 FILES = ("models.json", "models.md", "models.html")
 EXPORTED = "exported"
+ALONE = 200  # pairs that are asked one at a time, to measure the latency of one
 WARM_UP = 8  # pairs that are asked alone before the clock runs
 # What a reader sees of a model; a point is a hundredth of the accuracy.
 CELLS: Dict[str, Callable[[Dict[str, Any]], str]] = {
@@ -139,7 +140,7 @@ def compare(
     texts = list(zip(pairs.left, pairs.right))
     with CountProgress(len(texts) * len(predictors), "pair") as progress:
         logits, seconds = answer_in_turn(predictors, texts, progress.advance)
-    latencies = _latencies(predictors, texts[: config.alone])
+    latencies = _latencies(predictors, texts[:ALONE])
     classes = {name: each.prediction_of(logits[name]).classes for name, each in predictors.items()}
     hits = {name: (each == pairs.known_labels).astype(np.float64) for name, each in classes.items()}
     drawn = list(resamples(len(pairs), config.bootstrap, config.seed))

@@ -55,6 +55,7 @@ from ernie_pair.runtime.processes.world import World
 from ernie_pair.training.run_log import read_all_events
 
 SEED, BATCH = 1234, 32
+DOMAIN_SAMPLES = 1000
 
 
 def domain_loss(source: ModelSource, corpus: Corpus, num_samples: int, max_seq_len: int) -> Dict[str, float]:
@@ -223,7 +224,7 @@ def _domain_losses(
     losses: Dict[str, Dict[str, object]] = {}
     for start in starts:
         try:
-            losses[start.name] = {**domain_loss(start.source, corpus, config.domain_samples, length)}
+            losses[start.name] = {**domain_loss(start.source, corpus, DOMAIN_SAMPLES, length)}
         except (CheckpointError, InputError) as error:
             logger.warning("no masked-word loss for %s on %s: %s", start.name, corpus.prefix, error.message)
             losses[start.name] = {"reason": error.message}

@@ -137,9 +137,6 @@ class SearchParamsConfig(OverwriteFlag, TrainConfig):
     pruner: Literal["median", "asha", "none"] = optimisation_option(
         "median", help="stop trials below the median of earlier ones, or not in the best third (asha)"
     )
-    startup_trials: int = optimisation_option(
-        5, help="first trials, drawn at random and not pruned by median", unit="trials", at_least=1
-    )
 
     def __post_init__(self):
         super().__post_init__()
@@ -190,7 +187,6 @@ class CompareConfig(OverwriteFlag):
         help="a corpus of held-out text, its folder or PREFIX; every start predicts its masked words",
         reads="PATH",
     )
-    domain_samples: int = data_option(1000, help="samples of --domain_data", unit="samples", at_least=1)
     bootstrap: int = evaluation_option(
         1000,
         unit="resamples",
@@ -236,12 +232,6 @@ class CompareModelsConfig(ColumnFlags, OverwriteFlag):
     )
     int8: Literal["last", "all", "none"] = precision_option(
         "last", help="which models to measure in int8 as well"
-    )
-    alone: int = evaluation_option(
-        200,
-        help="pairs to score one at a time, to measure the latency of a single pair",
-        unit="pairs",
-        at_least=2,
     )
     bootstrap: int = evaluation_option(
         1000, unit="resamples", help="bootstrap resamples for the confidence intervals", at_least=1

@@ -33,6 +33,7 @@ from ernie_pair.training.callbacks import PairCallback
 from ernie_pair.training.schedule import count_steps
 
 NAME, STUDY, TRIALS, FILES = "ernie-pair", "study.db", "trials", ("best.yaml", "trials.tsv", "search.html")
+STARTUP_TRIALS = 5  # drawn at random and not pruned by median
 REASON = "reason"  # why a trial has failed
 OWN_BEST = rf"{TRIALS}/trial-\d{{4,}}/best-[A-Za-z0-9_.-]+"  # where OUT/best leads
 EXAMPLE = "{learning_rate: {suggest: float, low: 1e-5, high: 1e-4, log: true}}"
@@ -92,7 +93,7 @@ def open_study(config: SearchParamsConfig) -> tuple[Any, Any]:
     """Return the study of a search, opened or begun, and its storage. Raises CheckpointError for no study."""
     optuna, path = import_optuna(), Path(config.output_dir).resolve() / STUDY
     pruners = {
-        "median": optuna.pruners.MedianPruner(config.startup_trials, n_warmup_steps=2),
+        "median": optuna.pruners.MedianPruner(STARTUP_TRIALS, n_warmup_steps=2),
         "asha": optuna.pruners.SuccessiveHalvingPruner(min_resource=2, reduction_factor=3),
         "none": optuna.pruners.NopPruner(),
     }
@@ -169,7 +170,7 @@ class _Search(PairSeries):
         else:
             self.trial = self.study.ask()
         for place, (name, about) in enumerate(self.space.items()):
-            seed, startup = seed_of(self.config.seed, self.trial.number, place), self.config.startup_trials
+            seed, startup = seed_of(self.config.seed, self.trial.number, place), STARTUP_TRIALS
             self.study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=startup)
             suggest_value(self.trial, name, **about)
         return self.trial.number, self.trial.params

@@ -212,7 +212,7 @@ class PretrainData:
 
     def evaluation(self, split: str) -> Iterator[MicroBatch]:
         """Yield this rank's share of an evaluation, always the same batches of `collate`."""
-        steps, size = range(self.config.iters_of(split)), self.config.full_length_micro_batch
+        steps, size = range(self.config.eval_iters), self.config.full_length_micro_batch
         indices = chain.from_iterable(self._indices(step, size) for step in steps)
         yield from self._loader(split, num_workers=0).batches(indices)
 
@@ -277,7 +277,7 @@ def open_pretrain_data(
         ngrams=ngrams,
         decoder_masked_prob=config.decoder_masked_prob,
     )
-    judged = {split: config.iters_of(split) * config.samples_per_step for split in ("valid", "test")}
+    judged = {split: config.eval_iters * config.samples_per_step for split in ("valid", "test")}
     build = partial(build_datasets, corpora, blend, tokenizer)
     trains = []
     for number, phase in enumerate(config.phase_list):

@@ -57,7 +57,7 @@ def card_of_pretrained(
     shown_elsewhere = ("model_name_or_path", "input_dir", "output_dir", *defaults_of(config, "start"))
     hidden = {name: getattr(config, name) for name in shown_elsewhere}
     family = source.spec.family or "ernie"
-    corpora, num_judged = data.corpora, config.iters_of("valid") * config.samples_per_step
+    corpora, num_judged = data.corpora, config.eval_iters * config.samples_per_step
     return ModelCard(
         title=f"A pretrained {FAMILIES[family].class_start} model",
         facts={

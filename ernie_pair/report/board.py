@@ -32,6 +32,7 @@ from ernie_pair.training.run_log import read_all_events
 from ernie_pair.training.step_metrics import PROBABILITY_COUNTS, draw_counts, parse_counts
 
 QUALITY, WORK = "metrics", "steps and machine"  # groups of charts
+REFRESH_SECONDS = 5.0  # between checks of the runs for new points
 HPARAM_METRICS = 6  # shown beside the flags
 JUDGED = ("valid", "test", "train")  # splits to compare the runs by, the first one that exists
 
@@ -145,9 +146,6 @@ class BoardConfig(Options):
         "127.0.0.1", help="address to listen on; 0.0.0.0: all interfaces, reachable from other machines"
     )
     port: int = devices_option(8040, help="port to listen on; 0: any free port", at_least=0, at_most=65535)
-    refresh: float = evaluation_option(
-        5.0, help="time between checks of the runs for new points", unit="seconds", above=0, at_most=3600
-    )
 
 
 def board(config: BoardConfig) -> None:
@@ -164,7 +162,7 @@ def board(config: BoardConfig) -> None:
 
         def follow() -> None:
             try:
-                while not stopped.wait(config.refresh):
+                while not stopped.wait(REFRESH_SECONDS):
                     records.follow()
             except OSError as error:
                 logger.warning("the runs are no longer followed: %s", error)
@@ -206,7 +204,7 @@ def _server_of(config: BoardConfig, names: List[str], listener: socket.socket) -
     host, port = listener.getsockname()[:2]
     tabs = ["scalar", "histogram", "pr_curve", "text", "hyper_parameters"]
     shown = {"language": config.lang, "telemetry": False, "component_tabs": tabs}
-    settings = ParseArgs(logdir=names, host=host, port=port, cache_timeout=config.refresh, **shown)
+    settings = ParseArgs(logdir=names, host=host, port=port, cache_timeout=REFRESH_SECONDS, **shown)
     # The profiler has no tab here, but a thread that keeps the process from ending.
     with patch.object(visualdl_app, "create_profiler_api_call", return_value=None):
         app, turn = visualdl_app.create_app(settings), threading.Lock()

@@ -140,23 +140,6 @@ class IndexConfig(OverwriteFlag):
         only_with="kind=ivf",
         affects="index",
     )
-    links: int = model_option(
-        32,
-        help="links per text in hnsw",
-        unit="links",
-        at_least=2,
-        at_most=512,
-        only_with="kind=hnsw",
-        affects="index",
-    )
-    ef_construction: int = model_option(
-        80,
-        help="candidates for the links of hnsw",
-        unit="texts",
-        at_least=1,
-        only_with="kind=hnsw",
-        affects="index",
-    )
     batch_size: int = devices_option(64, help="texts in one forward pass", unit="texts", at_least=1)
     device: Literal["cpu", "gpu"] = devices_option(
         "cpu", help="where the embedding model runs", affects="speed"
@@ -199,7 +182,7 @@ class IndexConfig(OverwriteFlag):
     @property
     def shape(self) -> IndexShape:
         """Return the settings that the index is built with."""
-        return IndexShape(self.kind, self.dtype, self.lists, self.links, self.ef_construction)
+        return IndexShape(self.kind, self.dtype, self.lists)
 
 
 @with_standard_streams

@@ -48,7 +48,6 @@ from ernie_pair.runtime.processes.world import World
 
 DIGITS, PROMPT = 6, "> "
 TYPED = "-"  # of --text: queries are read from standard input
-BREADTH_HELP = "for ivf: lists to search, more if they are empty; for hnsw: candidates; not for flat; 0: 64"
 RETRIEVAL_HELP = "by what texts are found; auto: all that the index was made for"
 SCORES = {VECTORS: "cosine", BM25: "bm25", BOTH: "fused"}  # their name without a classifier
 OF_A_HIT = ("text", "score", "similarity", "bm25")
@@ -99,7 +98,6 @@ class SearchConfig(OverwriteFlag):
         "a fused rank; none: keep all",
     )
     retrieval: Literal["auto", "vectors", "bm25", "both"] = evaluation_option("auto", help=RETRIEVAL_HELP)
-    breadth: int = evaluation_option(0, help=BREADTH_HELP, at_least=0)
     long_query: Literal["stop", "cut"] = data_option(
         "stop", help="a query that is too long for the embedding model: stop with an error, or truncate it"
     )
@@ -145,9 +143,7 @@ def search_texts(config: SearchConfig) -> List[Hit]:
 
 def open_searcher(config: SearchConfig) -> PairSearcher:
     """Return the index that the flags name, with its models. Raises an ErniePairError."""
-    same = {
-        name: getattr(config, name) for name in "recall_k threshold device threads breadth retrieval".split()
-    }
+    same = {name: getattr(config, name) for name in "recall_k threshold device threads retrieval".split()}
     cuts = config.long_query == "cut"
     return PairSearcher(config.index, config.embedding_model, config.model_path, cuts=cuts, **same)
 

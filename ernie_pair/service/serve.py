@@ -27,7 +27,7 @@ from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.kernels.choice import EMBEDDING_HELP, KernelFlags
 from ernie_pair.retrieval.index import SEARCH_LIBRARIES
 from ernie_pair.retrieval.index_folder import open_index_folder
-from ernie_pair.retrieval.search_texts import BREADTH_HELP, RETRIEVAL_HELP
+from ernie_pair.retrieval.search_texts import RETRIEVAL_HELP
 from ernie_pair.retrieval.searcher import RECALL_K, TextRecall
 from ernie_pair.runtime.cpu import cpu_threads
 from ernie_pair.runtime.processes.console import start_console
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from ernie_pair.service.service import ServedModels
 
 API_KEY = "ERNIE_PAIR_API_KEY"
+# How long a request waits for others to share its forward pass, when some have just been answered.
+MAX_WAIT_SECONDS = 0.005
 MODEL_SECONDS = 5  # for the running call of the model when the time to stop is over
 
 logger = logging.getLogger(__name__)
@@ -109,15 +111,6 @@ class ServeConfig(Options):
         unit="texts",
         at_least=1,
         only_with="index",
-    )
-    breadth: int = evaluation_option(0, help=BREADTH_HELP, at_least=0, only_with="index")
-    max_wait_ms: float = devices_option(
-        5.0,
-        help="how long a request waits for others to share its forward pass, when requests have just been "
-        "answered",
-        unit="ms",
-        at_least=0,
-        at_most=60000,
     )
     max_batch: int = devices_option(
         64, help="maximum pairs of several requests in one forward pass", unit="pairs", at_least=1
@@ -201,7 +194,7 @@ def _open_models(config: ServeConfig) -> "ServedModels":
         if predictor is not None:
             predictor.check_rankable()
         folder = open_index_folder(Path(config.index))
-        texts = TextRecall(folder, embedder, config.recall_k, threads, config.breadth, config.retrieval)
+        texts = TextRecall(folder, embedder, config.recall_k, threads, retrieval=config.retrieval)
         texts.recall(["你好"])
         logger.info("/search searches the %d texts of %s by %s", texts.count, config.index, texts.retrieval)
     paths = config.model_path, config.embedding_model
@@ -235,7 +228,7 @@ def _serve(config: ServeConfig, served: "ServedModels", key: str, listener: sock
     from ernie_pair.service.request import Limits
     from ernie_pair.service.service import create_app
 
-    batching = Batching(config.max_batch, config.max_wait_ms / 1000, config.max_waiting)
+    batching = Batching(config.max_batch, MAX_WAIT_SECONDS, config.max_waiting)
     limits = Limits(config.max_body_kb * 1024, config.max_pairs, config.max_chars)
     more_hosts = filter(None, map(str.strip, config.allowed_hosts.split(",")))
     app = create_app(served, batching, limits, [config.host, socket.gethostname(), *more_hosts], key)

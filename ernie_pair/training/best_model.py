@@ -106,15 +106,13 @@ class BestModel:
 
 @dataclass(frozen=True)
 class EarlyStopping:
-    """A rule that ends a run after ``patience`` evaluations without a gain above ``min_delta``; 0: never.
+    """A rule that ends a run after ``patience`` evaluations without a gain; 0: never.
 
     All that it remembers is in the TrainState, so a resumed run counts on. The gain is measured from the last
-    evaluation that was better, at first from the initial weights: many small steps that add up to more than
-    ``min_delta`` count.
+    evaluation that was better, at first from the initial weights.
     """
 
     patience: int
-    min_delta: float = 0.0
     lower_is_better: bool = False
 
     def judge(self, state: TrainState, value: float) -> None:
@@ -123,7 +121,7 @@ class EarlyStopping:
             return
         before = value if state.metric_to_beat is None else state.metric_to_beat
         gain = before - value if self.lower_is_better else value - before
-        if state.metric_to_beat is None or gain > self.min_delta:
+        if state.metric_to_beat is None or gain > 0:
             state.metric_to_beat, state.stale_evaluations = value, 0
         else:
             state.stale_evaluations += 1

@@ -272,9 +272,6 @@ class TrainingFlags(SharedFlags, OutputFolder):
         at_least=0,
         affects="loop",
     )
-    early_stopping_min_delta: float = evaluation_option(
-        0.0, help="an evaluation must be better by more than this to count as better", at_least=0
-    )
     amp_level: Literal["O1", "O2"] = precision_option(
         "O1",
         help="O1: weights in float32; O2: weights in half precision too",

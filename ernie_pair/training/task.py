@@ -247,9 +247,7 @@ class TaskTrainer(Trainer):
             baseline=task.baseline(),
         )
         self.best_metrics: dict[str, float] = {}  # of the best model, if this start has seen it
-        self.stopping = EarlyStopping(
-            config.early_stopping_patience, config.early_stopping_min_delta, task.lower_is_better
-        )
+        self.stopping = EarlyStopping(config.early_stopping_patience, task.lower_is_better)
 
     def result(self, metrics: dict[str, float]) -> TrainResult:
         """Return how the run ended, with the ``metrics`` of its best model; a dry run has no such model."""

@@ -301,7 +301,7 @@ def test_audit_charts_can_be_opened_in_the_browser(browser, folder):
 def board(runs):
     """The address of a board of the runs, started as a command; SIGTERM must shut it down cleanly."""
     port = free_port()
-    words = ["board", *map(str, runs), "--port", str(port), "--refresh", "0.5", "--lang", "en"]
+    words = ["board", *map(str, runs), "--port", str(port), "--lang", "en"]
     process = subprocess.Popen([sys.executable, "-m", "ernie_pair", *words], stderr=subprocess.PIPE, cwd=ROOT)
     told = ""
     while "open http" not in told:

@@ -95,7 +95,9 @@ def test_the_best_ngrams_of_each_length_are_kept_in_order(folder):
 def test_workers_and_memory_limit_do_not_change_the_output(folder, monkeypatch):
     monkeypatch.setattr(tool, "TOKENS_AT_ONCE", 400)  # many pieces
     plain = build(folder, sizes=SEVERAL, min_count=1).read_bytes()
-    small = build(folder, "small.txt", sizes=SEVERAL, min_count=1, counts_in_memory=1000)
+    with monkeypatch.context() as patch:
+        patch.setattr(tool, "COUNTS_IN_MEMORY", 1000)
+        small = build(folder, "small.txt", sizes=SEVERAL, min_count=1)
     assert len(lines_of(small)) > 1000 and small.read_bytes() == plain
     assert build(folder, "two.txt", sizes=SEVERAL, min_count=1, workers=2).read_bytes() == plain
 
@@ -116,7 +118,7 @@ def test_counts_spilled_to_disk_add_up(most):
 def test_a_lexicon_is_not_rebuilt_without_overwrite(folder, capsys):
     path = build(folder, sizes="5")
     made = path.stat().st_mtime_ns
-    build(folder, sizes="5", workers=2, counts_in_memory=2000)
+    build(folder, sizes="5", workers=2)
     assert path.stat().st_mtime_ns == made and "nothing to do" in capsys.readouterr().err
     with pytest.raises(InputError, match="it was made with score='t' and not 'pmi'"):
         build(folder, sizes="5", score="pmi")

@@ -184,7 +184,7 @@ def test_parameter_search_on_two_processes_matches_one(tmp_path):
         dev_file=str(write_pairs(tmp_path / "dev.tsv", 41, seed=1)),
         output_dir=str(tmp_path / "one"),
         space="{learning_rate: {suggest: float, low: 1e-4, high: 2e-2, log: true}}",
-        **{"trials": 2, "startup_trials": 1, "evaluations": 2, **SERIES},
+        **{"trials": 2, "evaluations": 2, **SERIES},
     )
     one = search_params(config)
     launch(tmp_path, in_turn, (search_params, halved(config, tmp_path / "two")))

@@ -74,7 +74,7 @@ CHANGES = [
         {"--teacher output/pair": "--teacher ernie-1.0", "--layers 4": "--layers 1"},
         TINY,
     ),
-    ("compare models", {"teacher=output/pair": "teacher=ernie-1.0"}, "--alone 4 --bootstrap 10"),
+    ("compare models", {"teacher=output/pair": "teacher=ernie-1.0"}, "--bootstrap 10"),
     ("--output_dir circle/reranker", {}, TINY),
     ("--output_file circle/hard.tsv", {}, "--threshold 1"),  # it has learned too little to know a match
     ("--target re", {}, "--max_steps 2"),

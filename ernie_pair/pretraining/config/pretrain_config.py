@@ -101,22 +101,12 @@ class SampleFlags(MaskingFlags):
         resume="fixed",
     )
     eval_iters: int = evaluation_option(10, help="global batches per validation", unit="batches", at_least=1)
-    test_iters: int = evaluation_option(
-        0,
-        help="global batches in the test at the end of the run; 0: --eval_iters",
-        unit="batches",
-        at_least=0,
-    )
 
     def __post_init__(self):
         super().__post_init__()
         if self.ngram_lexicon:
             fault = " is for words, and --ngram_lexicon says what is masked together; leave one of them out"
             refuse_set(self, defaults_of(self, "words"), fault)
-
-    def iters_of(self, split: str) -> int:
-        """Return how many global batches an evaluation of ``valid`` or ``test`` reads."""
-        return self.test_iters or self.eval_iters if split == "test" else self.eval_iters
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ernie_pair.__main__ import main
+from ernie_pair.checkpoint import commands
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.commands import DiffConfig, ShowConfig, diff_checkpoints, distance, show_checkpoint
 from ernie_pair.checkpoint.manifest import TrainState
@@ -94,7 +95,7 @@ def test_diff_ignores_how_the_optimizer_state_is_sharded(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("equal")
 
 
-def test_diff_reports_every_difference_the_largest_first(tmp_path, capsys):
+def test_diff_reports_every_difference_the_largest_first(tmp_path, capsys, monkeypatch):
     more = {"embedding": np.ones((2, 3), np.float32), "extra": np.ones(1, np.float32)}
     first = save(tmp_path / "one")
     second = save(tmp_path / "two", step=2, bias=np.array([0, 0.5, 0], np.float32), **more)
@@ -107,8 +108,9 @@ def test_diff_reports_every_difference_the_largest_first(tmp_path, capsys):
         "state.json: consumed_samples 8 and 16",
         "state.json: step 1 and 2",
     ]
+    monkeypatch.setattr(commands, "MAX_LINES", 1)
     moved = {"bias": np.full(3, 0.25, np.float32), "embedding": np.full((4, 3), 3, np.float32)}
-    assert diff(first, save(tmp_path / "three", **moved), most_lines=1) == 1
+    assert diff(first, save(tmp_path / "three", **moved)) == 1
     assert capsys.readouterr().out.splitlines() == [
         "differs by 2: embedding",
         "largest difference 2; 2 of 2 arrays differ",

@@ -460,9 +460,10 @@ def test_models_unfit_for_the_domain_loss_are_rejected(domain, tmp_path):
         domain_loss(gram, corpus, 8, 24)
 
 
-def test_an_incomparable_start_does_not_end_the_comparison(domain, copied, calls):
+def test_an_incomparable_start_does_not_end_the_comparison(domain, copied, calls, monkeypatch):
+    monkeypatch.setattr(compare_runs, "DOMAIN_SAMPLES", 8)
     corpus, _ = domain
-    compare_starts(replace(copied, domain_data=str(Path(corpus.prefix).parent), domain_samples=8))
+    compare_starts(replace(copied, domain_data=str(Path(corpus.prefix).parent)))
     losses = json.loads((Path(copied.output_dir) / "compare.json").read_text())["domain"]
     assert set(losses) == {"first", "random"} and "another vocabulary" in losses["first"]["reason"]
     assert not calls

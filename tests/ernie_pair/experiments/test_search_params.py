@@ -25,7 +25,7 @@ RATE = "learning_rate: {suggest: float, low: 1e-4, high: 2e-2, log: true}"
 SPACE = f"{{{RATE}, batch_size: {{suggest: categorical, choices: [16, 32]}}}}"
 FLAGS = {
     "model_type": "ernie", "from_scratch": True, "max_steps": 12, "device": "cpu", "seed": 3,
-    "space": SPACE, "trials": 4, "startup_trials": 2, "evaluations": 3,
+    "space": SPACE, "trials": 4, "evaluations": 3,
 }  # fmt: skip
 
 optuna = pytest.importorskip("optuna")
@@ -36,6 +36,7 @@ def no_pictures():
     """Draw no pictures, which cost more than tiny trials, but in one test."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "PICTURES", ())
+        patch.setattr(module, "STARTUP_TRIALS", 2)
         yield
 
 

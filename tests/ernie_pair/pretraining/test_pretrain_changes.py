@@ -93,7 +93,7 @@ def test_skipped_steps_stay_counted_with_another_on_nan(tmp_path, before):
 
 def test_a_finished_run_may_resume_for_more_steps(tmp_path):
     write_corpus(tmp_path / "data", write_model(tmp_path / "model"))
-    run = partial(pretrain, tmp_path, tmp_path / "out", test_iters=1)
+    run = partial(pretrain, tmp_path, tmp_path / "out", eval_iters=1)
     run(max_steps=2)
     assert "--decay_steps (0: --max_steps) was 2 and is now 10" in run(code=2, max_steps=10)
     allowed = run(max_steps=10, allow_change="max_steps")

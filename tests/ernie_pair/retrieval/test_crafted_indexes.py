@@ -22,7 +22,7 @@ COUNT = 60
 TEXTS = texts_of(COUNT)
 LISTS = {"kind": "ivf", "lists": 4}
 BOTH = {"retrieval": "both"}
-LINKS = {"kind": "hnsw", "links": 4}
+LINKS = {"kind": "hnsw"}
 
 
 def array(name, change):

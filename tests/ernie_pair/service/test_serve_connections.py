@@ -143,7 +143,7 @@ SILENT = {
 
 
 SHORT = {"connections.HEAD_SECONDS": 1.0, "request.BODY_SECONDS": 1.0}
-ONE_BY_ONE = ("--max_batch", "1", "--max_wait_ms", "0")
+ONE_BY_ONE = ("--max_batch", "1")
 
 
 def test_clients_with_incomplete_requests_are_disconnected():

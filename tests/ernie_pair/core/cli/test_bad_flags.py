@@ -97,7 +97,7 @@ seed 9223372036854775808"""
 
 UNWORKABLE_OF = {
     PretrainConfig: UNWORKABLE.replace("\n", " "),
-    AuditConfig: "near_threshold 0.2, near_threshold 1.1, shingle 0, near_limit -1, workers 0",
+    AuditConfig: "near_threshold 0.2, near_threshold 1.1, near_limit -1, workers 0",
     TransConfig: "workers 0, min_doc_length -1, seed -1",
     VocabConfig: "vocab_size 5, min_count 0, workers 0",
     CreateConfig: "max_sentence_length 0, workers 0, log_interval -1, max_bad_lines -1",
@@ -150,7 +150,7 @@ HARMLESS = {  # flags, one of which nearly every command has, and two values for
     **dict.fromkeys(("overwrite", "fresh_start", "remove"), ("false", "true")),
     "device": ("gpu", "cpu"),
     "port": ("1", "2"),
-    "most_lines": ("1", "2"),
+    "seed": ("1", "2"),
     "output_dir": ("a", "b"),
     "save_format": ("hf", "both"),
 }
