@@ -150,7 +150,6 @@ HARMLESS = {  # flags, one of which nearly every command has, and two values for
     **dict.fromkeys(("overwrite", "fresh_start", "remove"), ("false", "true")),
     "device": ("gpu", "cpu"),
     "port": ("1", "2"),
-    "seed": ("1", "2"),
     "output_dir": ("a", "b"),
     "save_format": ("hf", "both"),
 }
