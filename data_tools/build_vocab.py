@@ -33,9 +33,9 @@ from data_tools.text.wordpiece import CONTINUATION, CONTROL_TOKENS, WordPiece, i
 from ernie_pair.core.cli.cli import run_command
 from ernie_pair.core.cli.options import (
     OverwriteFlag,
+    check_unset,
     data_option,
     defaults_of,
-    refuse_set,
 )
 from ernie_pair.core.cli.standard_streams import as_called, with_standard_streams
 from ernie_pair.core.errors import InputError, counted
@@ -88,7 +88,7 @@ class VocabConfig(create_flags.LineFlags, OverwriteFlag):
             raise InputError("give --input_path (text) or --add_twins_to (a vocabulary), one of the two")
         if self.add_twins_to:
             fault = " is about text, which --add_twins_to does not read; leave one of them out"
-            refuse_set(self, defaults_of(self, "text"), fault)
+            check_unset(self, defaults_of(self, "text"), fault)
 
 
 @with_standard_streams

@@ -40,7 +40,7 @@ from data_tools.text.text_files import DOCUMENTS, REJECTED, json_text, list_inpu
 from data_tools.text.texts import document_lines, holds_documents
 from ernie_pair.core.cli.cli import run_command
 from ernie_pair.core.cli.options import defaults_of
-from ernie_pair.core.cli.standard_streams import as_asked, as_called, with_standard_streams
+from ernie_pair.core.cli.standard_streams import as_called, original_value, with_standard_streams
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.core.files.results import Results, settings_of
@@ -250,7 +250,7 @@ def _check_tokens(total: Counter, vocab_file: str, config: CreateConfig) -> None
 def _about(config: CreateConfig, tokenizer: AnyTokenizer, lexicon_sha256: str, inputs, counts, total) -> dict:
     without_effect = ("workers", "log_interval", "overwrite", "max_bad_lines")
     names = [item.name for item in fields(config) if item.name not in without_effect]
-    arguments = {name: as_asked(getattr(config, name)) for name in names}
+    arguments = {name: original_value(getattr(config, name)) for name in names}
     files = [{"name": path.name, "bytes": path.stat().st_size, **counts[str(path)]} for path in inputs]
     return {
         "vocab_sha256": tokenizer.sha256,

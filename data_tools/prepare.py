@@ -23,7 +23,7 @@ from data_tools.text.text_files import DOCUMENTS, RAW, list_inputs
 from data_tools.text.texts import LineBatch, holds_documents
 from data_tools.trans_to_json import TransConfig, trans_to_json
 from ernie_pair.core.cli.cli import run_command
-from ernie_pair.core.cli.options import data_option, defaults_of, devices_option, refuse_set
+from ernie_pair.core.cli.options import check_unset, data_option, defaults_of, devices_option
 from ernie_pair.core.cli.standard_streams import with_standard_streams
 from ernie_pair.core.errors import InputError, MachineError
 from ernie_pair.core.files.json_file import read_json_object
@@ -94,7 +94,7 @@ def prepare(config: PrepareConfig) -> Dict[str, Any]:
         given = replace(given, input_path=str(lines))
     else:
         fault = f" is for raw text, and {config.input_path} holds documents; leave it out"
-        refuse_set(config, defaults_of(config, "raw text"), fault)
+        check_unset(config, defaults_of(config, "raw text"), fault)
     if config.engine == "ray":
         require_ray(config.ray_address)  # before any shards of a stopped run are touched
         create_pretraining_data(given, partial(_by_ray, address=config.ray_address))

@@ -24,13 +24,13 @@ from ernie_pair.checkpoint.run_config import machine
 from ernie_pair.core.cli.cli import run_command
 from ernie_pair.core.cli.options import (
     OverwriteFlag,
+    check_names,
     data_option,
     devices_option,
     evaluation_option,
     model_option,
     names_in,
     option,
-    refuse_unknown_names,
 )
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.atomic_files import published
@@ -96,7 +96,7 @@ class BenchConfig(OverwriteFlag):
 
     def chosen_cases(self) -> List[str]:
         names = names_in(self.cases)
-        refuse_unknown_names("cases", names, CASES, f" is not a case; use some of {', '.join(CASES)}")
+        check_names("cases", names, CASES, f" is not a case; use some of {', '.join(CASES)}")
         return names or list(CASES)
 
 

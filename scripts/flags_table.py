@@ -12,7 +12,7 @@ from typing import List, Type
 from readme_block import FLAGS, head_of, is_chinese, plain_rows, replace_block
 
 from ernie_pair.commands import COMMANDS, config_class_of
-from ernie_pair.core.cli.cli import place_in_help
+from ernie_pair.core.cli.cli import help_order
 from ernie_pair.core.cli.options import GROUPS, Options, hints_of, kind_of
 
 SAME, CHINESE_SAME = "The flags of `train`, and:", "`train` 的全部参数，以及："
@@ -32,7 +32,7 @@ def render_flags(page: str) -> str:
     for name, config in configs.items():
         # By subject, required ones first.
         ordered = sorted(
-            fields(config), key=lambda item: (GROUPS.index(item.metadata["group"]), place_in_help(item))
+            fields(config), key=lambda item: (GROUPS.index(item.metadata["group"]), help_order(item))
         )
         rows = {item.name: _cells(item, config) for item in ordered}
         is_longer = name != BASE and base.keys() <= rows.keys()

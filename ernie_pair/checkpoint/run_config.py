@@ -29,8 +29,8 @@ import yaml
 
 from ernie_pair.checkpoint.manifest import installed_versions
 from ernie_pair.core.cli.flag_words import read_flag_file
-from ernie_pair.core.cli.options import Options, defaults_of, hints_of, read_given
-from ernie_pair.core.cli.standard_streams import as_asked
+from ernie_pair.core.cli.options import Options, defaults_of, hints_of, parse_value
+from ernie_pair.core.cli.standard_streams import original_value
 from ernie_pair.core.files.atomic_files import ABOUT, CONFIG_YAML, published
 from ernie_pair.core.files.atomic_folder import published_folder
 from ernie_pair.core.files.results import MAKER, Results, read_own_config
@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 def flags_of(config: Options) -> Dict[str, Any]:
     """Return every flag with its value as it was given, those of one start with their defaults."""
-    given = {item.name: as_asked(getattr(config, item.name)) for item in fields(config)}
+    given = {item.name: original_value(getattr(config, item.name)) for item in fields(config)}
     return {**given, **defaults_of(config, "start")}
 
 
@@ -212,7 +212,7 @@ def load_config(
     """
     hints = hints_of(config_class)
     given = read_flag_file(str(Path(path)), hints)
-    values = {name: read_given(text, hints[name]) for name, text in given.items()}
+    values = {name: parse_value(text, hints[name]) for name, text in given.items()}
     return config_class(**{**values, **changes})
 
 

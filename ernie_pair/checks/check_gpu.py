@@ -27,11 +27,11 @@ from ernie_pair.checkpoint.run_folder import CHECKPOINTS, EVENTS, LAST
 from ernie_pair.checks.quickstart import PRETRAINING, TRAINING, SampleRecipe
 from ernie_pair.core.cli.options import (
     OverwriteFlag,
+    check_names,
     data_option,
     devices_option,
     evaluation_option,
     names_in,
-    refuse_unknown_names,
 )
 from ernie_pair.core.errors import (
     ErniePairError,
@@ -390,7 +390,7 @@ class CheckGpuConfig(OverwriteFlag):
 
     def __post_init__(self):
         super().__post_init__()
-        refuse_unknown_names("only", names_in(self.only), GROUPS, f" is none of {', '.join(GROUPS)}")
+        check_names("only", names_in(self.only), GROUPS, f" is none of {', '.join(GROUPS)}")
         path = Path(self.output_file)
         if path.suffix != ".json" or not path.parent.is_dir():
             raise InputError(f"--output_file {path}: name a FILE.json in a folder that exists")

@@ -15,7 +15,7 @@ from data_tools.samples.mask_report import ORDER_NAMES, MaskReport, marked_text,
 from data_tools.samples.masking import MaskingFlags
 from data_tools.samples.split_datasets import dataset_of
 from data_tools.text.folder_tokenizer import open_vocabulary, vocabulary_file
-from ernie_pair.core.cli.options import Options, OverwriteFlag, data_option, defaults_of, refuse_set
+from ernie_pair.core.cli.options import Options, OverwriteFlag, check_unset, data_option, defaults_of
 from ernie_pair.core.files.results import Results, settings_of
 from ernie_pair.pairs.data.encoded_pairs import open_pair_tokenizer, shown_pairs
 from ernie_pair.pairs.data.pair_records import ColumnFlags
@@ -67,7 +67,7 @@ class InspectConfig(OverwriteFlag, ColumnFlags, MaskingFlags, Inspected):
         of_corpus = {i.name: i.default for i in fields(self) if i.default is not MISSING}
         of_corpus = {name: value for name, value in of_corpus.items() if name not in {*of_pairs, *of_both}}
         fault = f" is for {of}, and {self.input_path} is {other}; leave it out"
-        refuse_set(self, of_corpus if self.is_of_pairs else of_pairs, fault)
+        check_unset(self, of_corpus if self.is_of_pairs else of_pairs, fault)
 
 
 def inspect_data(config: InspectConfig) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Sequence, Union
 
 import numpy as np
 
-from ernie_pair.core.cli.options import refuse_set
+from ernie_pair.core.cli.options import check_unset
 from ernie_pair.core.errors import InputError, counted
 from ernie_pair.inference.embedder import EmbedderOptions, TextEmbedder, open_exported_embedder
 from ernie_pair.kernels.choice import DEFAULT_KERNELS, KernelFlags
@@ -70,7 +70,7 @@ def open_embedder(
         if settings.is_exported:
             if device != "cpu":
                 raise InputError(f"{path} is an exported model, which runs on a CPU; use --device cpu")
-            refuse_set(
+            check_unset(
                 kernels,
                 DEFAULT_KERNELS,
                 f": {path} is an exported model, which computes as it was exported; leave it out, or export "

@@ -8,7 +8,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 
 from data_tools.text.characters import compatible, lowered
-from ernie_pair.core.cli.standard_streams import as_asked
+from ernie_pair.core.cli.standard_streams import original_value
 from ernie_pair.evaluation import calibration
 from ernie_pair.evaluation.robustness_table import Robustness, robustness_table
 from ernie_pair.inference.scores import clip_scores, decide, probabilities
@@ -181,7 +181,7 @@ def _facts_of(answers: Any, config: EvaluateConfig) -> Dict[str, Any]:
     return {
         "rows": len(answers.labels),
         "model": config.model_path,
-        "input_file": as_asked(config.input_file),
+        "input_file": original_value(config.input_file),
         "input_sha256": answers.pairs.sha256,
         "symmetric": answers.symmetric,
     }

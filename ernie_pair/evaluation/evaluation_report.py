@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
-from ernie_pair.core.cli.standard_streams import as_asked
+from ernie_pair.core.cli.standard_streams import original_value
 from ernie_pair.core.files.json_file import write_json
 from ernie_pair.evaluation.calibration import Curve
 from ernie_pair.evaluation.evaluation import Answers, ScoreAnswers, Scored
@@ -74,7 +74,7 @@ def write_report(
 def read_origin(config: EvaluateConfig) -> page.Origin:
     """Return what the page says of how it was made: the flags that were given, and the model's card."""
     defaults = {item.name: item.default for item in fields(config)}
-    flags = {name: as_asked(value) for name, value in asdict(config).items()}
+    flags = {name: original_value(value) for name, value in asdict(config).items()}
     return page.Origin(changed_flags(flags, defaults), page.read_card(Path(config.model_path)))
 
 

@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, List, Sequence
 import numpy as np
 
 from ernie_pair.checkpoint.run_config import replace_config
-from ernie_pair.core.cli.standard_streams import as_asked, with_standard_streams
+from ernie_pair.core.cli.standard_streams import original_value, with_standard_streams
 from ernie_pair.core.errors import InputError, counted
 from ernie_pair.core.files.json_file import write_json
 from ernie_pair.core.files.results import Results, files_of, settings_of
@@ -100,7 +100,7 @@ def compare_models(config: CompareModelsConfig) -> None:
             predictors[shown] = PairPredictor(exported, backend, config.threads)
             sizes[shown] = f"{spec.num_layers} x {spec.hidden_size}"
     table = compare(predictors, sizes, pairs, config)
-    content = {"input_file": as_asked(config.input_file), "sha256": pairs.sha256, "rows": len(pairs)}
+    content = {"input_file": original_value(config.input_file), "sha256": pairs.sha256, "rows": len(pairs)}
     content.update(threads=config.threads or cpu_threads(), models=table)
     with results.published() as drafts:
         text = write_table(drafts, content)

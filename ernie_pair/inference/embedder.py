@@ -12,7 +12,7 @@ from typing import Any, Callable, Iterable, NamedTuple, Optional, Tuple
 import numpy as np
 
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER, AnyTokenizer
-from ernie_pair.core.cli.options import refuse_no_number
+from ernie_pair.core.cli.options import check_whole_numbers
 from ernie_pair.core.errors import CheckpointError, InputError, NumbersError
 from ernie_pair.inference.backends import MAX_TOKENS, OnnxBackend
 from ernie_pair.inference.exported_model import INT8_FILES, ExportedModel
@@ -53,8 +53,8 @@ class EmbedderOptions:
     prompt_name: str = ""
 
     def __post_init__(self):
-        refuse_no_number(0, dim=self.dim, max_seq_len=self.max_seq_len, threads=self.threads)
-        refuse_no_number(1, batch_size=self.batch_size)
+        check_whole_numbers(0, dim=self.dim, max_seq_len=self.max_seq_len, threads=self.threads)
+        check_whole_numbers(1, batch_size=self.batch_size)
 
     def prompt_in(self, settings: EmbeddingSettings, where: str) -> Optional[str]:
         """Return the prompt that is asked for; None: the model's own. Raises InputError."""
@@ -89,8 +89,8 @@ class TextEmbedder:
     def __init__(
         self, model: EmbeddingModel, dim: int = 0, batch_size: int = BATCH_SIZE, prompt: Optional[str] = None
     ):
-        refuse_no_number(0, dim=dim)
-        refuse_no_number(1, batch_size=batch_size)
+        check_whole_numbers(0, dim=dim)
+        check_whole_numbers(1, batch_size=batch_size)
         self.model, self.batch_size, self.num_cut = model, batch_size, 0
         self.settings, self.backend = model.settings, model.backend
         self.dim = model.settings.chosen_dim(dim, model.name)

@@ -7,7 +7,7 @@ from unicodedata import east_asian_width
 import numpy as np
 
 from data_tools.text.folder_tokenizer import AnyTokenizer
-from ernie_pair.core.cli.options import refuse_no_number
+from ernie_pair.core.cli.options import check_whole_numbers
 from ernie_pair.core.errors import InputError, counted
 from ernie_pair.core.files.atomic_files import published
 from ernie_pair.inference.token_rows import encode_single_texts, encode_texts, open_tokenizer
@@ -62,7 +62,7 @@ class PairTokenizer:
     """
 
     def __init__(self, model: Union[str, Path, ModelSource], max_seq_len: int = 0):
-        refuse_no_number(0, max_seq_len=max_seq_len)
+        check_whole_numbers(0, max_seq_len=max_seq_len)
         if isinstance(model, (str, Path)):
             model = open_model(str(model), model_type="", from_scratch=True)
         self.vocab_file, self.spec = model.vocab_file, model.spec
@@ -166,7 +166,7 @@ def _texts_of(given: Any) -> List[str]:
 
 def _enough(max_seq_len: int) -> int:
     """Return a length of rows. Raises InputError when it has no room for a token of each text."""
-    refuse_no_number(0, max_seq_len=max_seq_len)
+    check_whole_numbers(0, max_seq_len=max_seq_len)
     if max_seq_len < MIN_PAIR_LENGTH:
         raise InputError(f"max_seq_len={max_seq_len} is below {MIN_PAIR_LENGTH}; raise it")
     return max_seq_len

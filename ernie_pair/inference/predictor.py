@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 import numpy as np
 
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER
-from ernie_pair.core.cli.options import refuse_no_number
+from ernie_pair.core.cli.options import check_whole_numbers
 from ernie_pair.core.errors import CheckpointError, InputError, NumbersError
 from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.core.progress import CountProgress
@@ -199,7 +199,7 @@ class PairPredictor(PairScorer):
         precision: str = "fp32",
         device: str = "cpu",
     ):
-        refuse_no_number(0, threads=threads)
+        check_whole_numbers(0, threads=threads)
         self.exported = exported = read_exported(Path(folder).expanduser())
         self.where, self.calibration = str(folder), exported.calibration
         self.shared_characters = exported.shared_characters

@@ -7,7 +7,7 @@ from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional
 
 import numpy as np
 
-from ernie_pair.core.cli.options import bound_fault, checked, refuse_no_number
+from ernie_pair.core.cli.options import bound_problem, check_whole_numbers, checked
 from ernie_pair.core.errors import InputError, NumbersError
 from ernie_pair.models.labels import Labels, match_class
 from ernie_pair.models.temperature import Calibration
@@ -31,7 +31,7 @@ class ScoreUnit(NamedTuple):
     def check_inside(self, threshold: Optional[float]) -> None:
         """Raise InputError for a threshold that no score of this unit can have; None: no threshold."""
         checked(threshold, Optional[float], "--threshold")
-        fault = bound_fault(threshold, {"at_least": self.least, "at_most": self.most})
+        fault = bound_problem(threshold, {"at_least": self.least, "at_most": self.most})
         if fault:
             raise InputError(f"--threshold {threshold} {fault}: it is {self.name}")
 
@@ -147,7 +147,7 @@ def rank_texts(
     and top_k of them are in memory at a time. Raises InputError for a ``top_k`` below 1 or one text
     as candidates, NumbersError for a score that is NaN.
     """
-    refuse_no_number(1, top_k=top_k)
+    check_whole_numbers(1, top_k=top_k)
     if isinstance(candidates, (str, bytes)):
         raise InputError(f"the candidates are one text, {candidates[:60]!r}; give a list of texts")
 

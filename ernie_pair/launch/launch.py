@@ -12,18 +12,18 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Type
 
 import yaml
 
-from ernie_pair.core.cli.cli import build_config, leave_with_help
+from ernie_pair.core.cli.cli import build_config, exit_with_help
 from ernie_pair.core.cli.flag_words import (
     Entry,
     flag_names,
-    flags_given,
-    given_by,
     launch_file,
     read_entries,
+    read_flags,
+    read_words,
     split_words,
     suggest_flags,
 )
-from ernie_pair.core.cli.options import Given, Options, data_option, devices_option, hints_of, read_given
+from ernie_pair.core.cli.options import Options, RawValue, data_option, devices_option, hints_of, parse_value
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.atomic_files import MAX_CONFIG_BYTES, FileRefusedError, read_regular
 from ernie_pair.core.run_module import python_words
@@ -152,16 +152,16 @@ def read_launch(words: Sequence[str]) -> Tuple[LaunchConfig, List[str]]:
     first = behind[0] if behind else ""
     flags = _named_as_here([*before, *behind[1:]])
     if "-h" in flags or "--help" in flags:
-        leave_with_help(LaunchConfig, "ernie-pair launch", shows_all=True)
+        exit_with_help(LaunchConfig, "ernie-pair launch", shows_all=True)
     if not first:
         raise InputError(
             f"give a file or one of {', '.join(CONFIGS)}, or a script of your own, with the flags of launch "
             "before it: ernie-pair launch FILE [flags]"
         )
     block, beside = _entries_of(first)
-    of_file = {**read_entries(first, block, hints_of(LaunchConfig)), "file": Given(first, "FILE")}
+    of_file = {**read_entries(first, block, hints_of(LaunchConfig)), "file": RawValue(first, "FILE")}
     if first in CONFIGS:
-        of_file["command"] = Given(first, "FILE")
+        of_file["command"] = RawValue(first, "FILE")
     launch = build_launch(flags, of_file, *CONFIGS.values())
     if first in CONFIGS and launch.command != first:
         raise InputError(f"{first} and --command {launch.command} are two commands; leave one of them out")
@@ -199,7 +199,7 @@ def _named_as_here(words: Sequence[str]) -> List[str]:
 
 
 def build_launch(
-    words: Sequence[str], flag_values: Dict[str, Given], *config_classes: Type[Options]
+    words: Sequence[str], flag_values: Dict[str, RawValue], *config_classes: Type[Options]
 ) -> LaunchConfig:
     """Return how to start, by flags among ``words`` over ``flag_values``.
 
@@ -209,27 +209,27 @@ def build_launch(
     split = split_words(
         _named_as_here(words), LaunchConfig, *config_classes, refuse_unknown=not config_classes
     )
-    flag_values = {**flag_values, **flags_given(split, LaunchConfig)}
+    flag_values = {**flag_values, **read_words(split, LaunchConfig)}
     return build_config(LaunchConfig, flag_values, "ernie-pair launch")
 
 
 def _read_started(
     launch: LaunchConfig, beside: List[Entry], words: Sequence[str]
-) -> Tuple[Any, Dict[str, Given]]:
+) -> Tuple[Any, Dict[str, RawValue]]:
     """Return the options of what is started, and the given values among them. Raises InputError."""
     started = CONFIGS[launch.command]
     split = split_words(words, LaunchConfig, started)
     how = launch.command if launch.file in CONFIGS else f"--command {launch.command}"
     program = f"ernie-pair launch {how}"
     of_file = read_entries(launch.file, beside, hints_of(started), program)
-    flag_values = {**of_file, **given_by(split, started, program)}
+    flag_values = {**of_file, **read_flags(split, started, program)}
     if started is PretrainConfig:
         # Without --dp_degree: the number of groups that the processes form; a sharding group counts once.
-        sharding: Any = read_given(flag_values.get("sharding_degree", Given("1", "")), int)
+        sharding: Any = parse_value(flag_values.get("sharding_degree", RawValue("1", "")), int)
         processes = launch.on_all_machines
         if sharding > processes:
             raise InputError(f"--sharding_degree {sharding} is above {processes} processes; lower it")
-        flag_values.setdefault("dp_degree", Given(str(processes // max(sharding, 1)), "--dp_degree"))
+        flag_values.setdefault("dp_degree", RawValue(str(processes // max(sharding, 1)), "--dp_degree"))
     config: Any = build_config(started, flag_values, program)
     launch.refuse_device(config.device, "device" in flag_values)
     if started is PretrainConfig:
@@ -265,7 +265,7 @@ def read_script(words: Sequence[str]) -> Optional[Tuple[LaunchConfig, List[str]]
     if {"-h", "--help"} & set(before) or not behind or not is_script(Path(behind[0])):
         return None
     script = behind[0]
-    config = build_launch(before, {"file": Given(script, "FILE")})
+    config = build_launch(before, {"file": RawValue(script, "FILE")})
     for flag, purpose in OF_COMMANDS.items():
         if any(word.partition("=")[0] == flag for word in before):
             raise InputError(f"{flag} {purpose}, and {script} is a script; leave it out")

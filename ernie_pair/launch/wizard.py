@@ -11,7 +11,7 @@ import yaml
 
 from ernie_pair.core.cli.flag_words import LAUNCH
 from ernie_pair.core.cli.options import OverwriteFlag, data_option
-from ernie_pair.core.cli.standard_streams import refuse_closed_input
+from ernie_pair.core.cli.standard_streams import check_stdin
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.atomic_files import published
 from ernie_pair.core.files.results import check_absent, followed
@@ -57,7 +57,7 @@ def write_launch_file(config: QuestionsConfig) -> None:
     """
     path = Path(config.output_file)
     check_absent([path], config.overwrite)
-    refuse_closed_input("the questions", "run this on a terminal, or give the answers through a pipe")
+    check_stdin("the questions", "run this on a terminal, or give the answers through a pipe")
     answers: Answers = {}
     try:
         while not answers or not _is_written(path, answers):

@@ -28,12 +28,12 @@ from data_tools.text.texts import (
 from ernie_pair.checkpoint.run_config import CONFIG_YAML, publish_results
 from ernie_pair.core.cli.options import (
     OverwriteFlag,
+    check_unset,
     data_option,
     defaults_of,
     devices_option,
     model_option,
     precision_option,
-    refuse_set,
 )
 from ernie_pair.core.cli.standard_streams import with_standard_streams
 from ernie_pair.core.errors import InputError, counted
@@ -177,7 +177,7 @@ class IndexConfig(OverwriteFlag):
         if self.add and self.overwrite:
             raise InputError("--add keeps the texts that --overwrite would replace; give one of them")
         if self.add:
-            refuse_set(self, defaults_of(self, "index"), ": --add keeps that of the index; leave it out")
+            check_unset(self, defaults_of(self, "index"), ": --add keeps that of the index; leave it out")
 
     @property
     def shape(self) -> IndexShape:

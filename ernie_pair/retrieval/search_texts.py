@@ -35,7 +35,7 @@ from ernie_pair.core.cli.options import (
     evaluation_option,
     model_option,
 )
-from ernie_pair.core.cli.standard_streams import refuse_closed_input, with_standard_streams
+from ernie_pair.core.cli.standard_streams import check_stdin, with_standard_streams
 from ernie_pair.core.errors import InputError, counted
 from ernie_pair.core.files.results import Results, files_of, followed, is_stream, settings_of
 from ernie_pair.core.progress import CountProgress, say
@@ -123,7 +123,7 @@ def search_texts(config: SearchConfig) -> List[Hit]:
     """Answer the query, the file or standard input; return the hits of --text. Raises an ErniePairError."""
     start_console(World())
     if config.text == TYPED and not config.input_file:
-        refuse_closed_input("--text -", "give a query")
+        check_stdin("--text -", "give a query")
     if config.input_file:
         if not is_stream(followed(Path(config.output_file))):
             check_table_suffix("output_file", config.output_file)

@@ -10,7 +10,7 @@ from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional
 import numpy as np
 
 from data_tools.text.text_files import is_blank
-from ernie_pair.core.cli.options import checked, refuse_no_number
+from ernie_pair.core.cli.options import check_whole_numbers, checked
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.json_file import shown
 from ernie_pair.embeddings.open_embedder import open_embedder
@@ -182,8 +182,8 @@ class PairSearcher:
         cuts: bool = False,
         retrieval: str = "auto",
     ):
-        refuse_no_number(1, recall_k=recall_k)
-        refuse_no_number(0, threads=threads, breadth=breadth)
+        check_whole_numbers(1, recall_k=recall_k)
+        check_whole_numbers(0, threads=threads, breadth=breadth)
         checked(threshold, Optional[float], "--threshold")
         folder = open_index_folder(Path(index).expanduser())
         folder.check_breadth(breadth)
@@ -211,7 +211,7 @@ class PairSearcher:
 
     def search_many(self, queries: Iterable[str], top_k: int = 10) -> Iterator[List[Hit]]:
         """Yield what `search` returns for each query, in order; QUERIES of them are searched at a time."""
-        refuse_no_number(1, top_k=top_k)
+        check_whole_numbers(1, top_k=top_k)
         if isinstance(queries, (str, bytes)):
             raise InputError(f"the queries are one text, {queries[:60]!r}; give a list, or use search")
         rest = iter(queries)

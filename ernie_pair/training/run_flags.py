@@ -5,14 +5,14 @@ from typing import Literal, Optional
 
 from ernie_pair.core.cli.options import (
     Options,
+    check_names,
+    check_unset,
     checkpoints_option,
     evaluation_option,
     model_option,
     names_in,
     optimisation_option,
     precision_option,
-    refuse_set,
-    refuse_unknown_names,
 )
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.installation import TRAINING
@@ -147,7 +147,7 @@ class SharedFlags(AmpFlags, KernelFlags, DeviceFlag):
     def __post_init__(self):
         super().__post_init__()
         fault = f" is not one of {', '.join(REPORTERS)}; use some of them, separated by commas"
-        refuse_unknown_names("report_to", self.reporters, REPORTERS, fault)
+        check_names("report_to", self.reporters, REPORTERS, fault)
         if self.warmup_rate is not None and self.warmup_steps is not None:
             raise InputError(
                 f"--warmup_rate {self.warmup_rate} and --warmup_steps {self.warmup_steps} both set the "
@@ -308,7 +308,7 @@ class TrainingFlags(SharedFlags, OutputFolder):
         if self.evaluation_strategy == "no":
             usual = {"early_stopping_patience": 0, "keep_best": 1, "save_format": "paddle"}
             fault = " is for best models, and --evaluation_strategy no chooses none; leave one of them out"
-            refuse_set(self, usual, fault)
+            check_unset(self, usual, fault)
         if self.freeze == "encoder" and self.freeze_layers:
             raise InputError(
                 f"--freeze encoder freezes all layers, and --freeze_layers {self.freeze_layers} some; "

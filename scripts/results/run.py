@@ -31,11 +31,11 @@ from ernie_pair.checkpoint.run_config import machine
 from ernie_pair.core.cli.cli import run_command
 from ernie_pair.core.cli.options import (
     Options,
+    check_names,
     data_option,
     evaluation_option,
     names_in,
     option,
-    refuse_unknown_names,
 )
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.arrays import sha256_of_file
@@ -110,7 +110,7 @@ def run_group(config: RunConfig) -> None:
     start_console(World())
     runner, runs = Runner(group, places), {run.name: run for run in runs_of(group, config)}
     wanted = names_in(config.only)
-    refuse_unknown_names("only", wanted, runs, f" is no run of {group}; use some of {', '.join(runs)}")
+    check_names("only", wanted, runs, f" is no run of {group}; use some of {', '.join(runs)}")
     chosen = [run for run in runs.values() if run.name in (wanted or runs)]
     of_peer = [run.name for run in chosen if PEER_PYTHON in str(run.commands) and not runner.is_done(run)]
     if of_peer and not config.peer_python:

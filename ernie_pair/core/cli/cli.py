@@ -14,17 +14,17 @@ from pathlib import Path
 from textwrap import fill, wrap
 from typing import Any, Callable, Optional, TypeVar, get_origin
 
-from ernie_pair.core.cli.flag_words import given_by, split_words
+from ernie_pair.core.cli.flag_words import read_flags, split_words
 from ernie_pair.core.cli.options import (
     GROUPS,
-    Given,
     Options,
+    RawValue,
+    describe_missing,
     hints_of,
     kind_of,
-    left_out_of,
-    missing_of,
+    missing_options,
+    parse_value,
     path_of,
-    read_given,
 )
 from ernie_pair.core.errors import (
     OUTER,
@@ -38,23 +38,23 @@ from ernie_pair.core.errors import (
 )
 from ernie_pair.core.installation import missing_of_training
 
-WIDEST = 100  # columns
-MOST_SHOWN = 26  # flags; the short help of a command with more shows the usual ones
+MAX_WIDTH = 100  # columns
+MAX_SHORT_HELP = 26  # flags; the short help of a command with more shows the usual ones
 ALL = "all"  # --help all
 _BESIDE = 32  # the column at which the meaning of a flag begins
-_LONGEST_CHOICES = 40  # characters; a longer list of them is in the text instead of after the flag
+_MAX_CHOICES = 40  # characters; a longer list of them is in the text instead of after the flag
 _METAVARS = {bool: "true|false", int: "N", float: "NUMBER"}
 
 
 def help_text(config_class: type[Options], program: str, shows_all: bool = True) -> str:
     """Return the help of a program, as wide as the terminal; the short one of many flags shows the usual."""
-    width = max(40, min(shutil.get_terminal_size().columns, WIDEST) - 2)
+    width = max(40, min(shutil.get_terminal_size().columns, MAX_WIDTH) - 2)
     hints = hints_of(config_class)
     # In a group what is required comes first, what is of one start alone last.
-    items = sorted(fields(config_class), key=place_in_help)
+    items = sorted(fields(config_class), key=help_order)
     needed = [_flag_of(item, hints[item.name]) for item in items if item.default is MISSING]
     shown = [item for item in items if item.default is MISSING or item.metadata["usual"]]
-    if shows_all or len(items) <= MOST_SHOWN:
+    if shows_all or len(items) <= MAX_SHORT_HELP:
         shown = items
     rows = [(item.metadata["group"], *_row_of(item, hints[item.name])) for item in shown]
     hidden = len(items) - len(shown)
@@ -84,7 +84,7 @@ def help_text(config_class: type[Options], program: str, shows_all: bool = True)
     return "\n\n".join(parts) + "\n"
 
 
-def place_in_help(item: Field) -> tuple[bool, bool, bool]:
+def help_order(item: Field) -> tuple[bool, bool, bool]:
     """Return where an option stands in its group: what is required first, what is of one start last."""
     about = item.metadata
     return not about["positional"], item.default is not MISSING, "start" in about["affects"]
@@ -105,7 +105,7 @@ def _row_of(item: Field, hint) -> tuple[str, str]:
     """Return how an option is written, and what it means: its choices if too long to stand there, default."""
     about, choices = item.metadata, kind_of(hint).words
     text = about["help"]
-    if len("|".join(choices)) > _LONGEST_CHOICES and not all(choice in text for choice in choices):
+    if len("|".join(choices)) > _MAX_CHOICES and not all(choice in text for choice in choices):
         text += f"; one of {', '.join(choices)}"
     if (about["stdin"] or about["stdout"]) and "-: " not in about["help"]:
         text += f"; -: standard {'input' if about['stdin'] else 'output'}"
@@ -128,7 +128,7 @@ def _flag_of(item: Field, hint) -> str:
 def metavar_of(item: Field, hint) -> str:
     """Return the placeholder for the value of an option: N, FILE, or its choices if they are short."""
     base, choices, _ = kind_of(hint)
-    if len("|".join(choices)) > _LONGEST_CHOICES:
+    if len("|".join(choices)) > _MAX_CHOICES:
         return "NAME"
     is_text = base is str or get_origin(base) is list
     word = (path_of(item) or "TEXT") if is_text else _METAVARS.get(base, "")
@@ -136,7 +136,7 @@ def metavar_of(item: Field, hint) -> str:
 
 
 Config = TypeVar("Config", bound=Options)
-LONGEST_MESSAGE = 600  # characters of an error line
+MAX_MESSAGE = 600  # characters of an error line
 _MESSAGE_END = 200  # of these: its end, which says how to fix it
 READER_GONE = 141  # the exit code of a process that SIGPIPE has ended
 
@@ -157,23 +157,23 @@ def parse_config(
     if spec is not None and spec.origin == path:
         started = f"python -m {spec.name}"
     if "help" in split.flags:
-        leave_with_help(config_class, program or started, [ALL] in split.flags["help"])
-    return build_config(config_class, given_by(split, config_class, program), program or started)
+        exit_with_help(config_class, program or started, [ALL] in split.flags["help"])
+    return build_config(config_class, read_flags(split, config_class, program), program or started)
 
 
-def leave_with_help(config_class: type[Options], program: str, shows_all: bool) -> None:
+def exit_with_help(config_class: type[Options], program: str, shows_all: bool) -> None:
     """Print the help and end the process."""
     sys.stdout.write(help_text(config_class, program, shows_all))
     sys.stdout.flush()
     sys.exit(0)
 
 
-def build_config(config_class: type[Config], given: dict[str, Given], program: str) -> Config:
+def build_config(config_class: type[Config], given: dict[str, RawValue], program: str) -> Config:
     """Return the options of ``program`` that the texts specify. Raises InputError."""
-    values = {name: read_given(text, hints_of(config_class)[name]) for name, text in given.items()}
-    left_out = left_out_of(config_class, values)
+    values = {name: parse_value(text, hints_of(config_class)[name]) for name, text in given.items()}
+    left_out = missing_options(config_class, values)
     if left_out:
-        missing = missing_of(config_class, left_out, as_flags=True)
+        missing = describe_missing(config_class, left_out, as_flags=True)
         if left_out[0].metadata["positional"] and config_class.EXAMPLE:
             raise InputError(f"{missing}; for example: {program} {config_class.EXAMPLE}")
         raise InputError(f"{missing}; --help says what {'it means' if len(left_out) == 1 else 'they mean'}")
@@ -198,33 +198,35 @@ def exit_code_of(action: Callable[[], Any]) -> int:
         if isinstance(stream, TextIOWrapper):  # not in a notebook
             stream.reconfigure(errors="backslashreplace")
     try:
-        found = _interrupted_or(action)
+        found = _run_interruptible(action)
         sys.stdout.flush()
         return found if isinstance(found, int) else 0
     except ErniePairError as error:
         outer = os.environ.get(OUTER, "")
-        return _report(for_outer(error.message, outer) if outer else error.message, error.exit_code)
+        return _print_error(for_outer(error.message, outer) if outer else error.message, error.exit_code)
     except ModuleNotFoundError as error:
         missing = missing_of_training(error)
         if missing is None:
             raise
-        return _report(missing.message, missing.exit_code)
+        return _print_error(missing.message, missing.exit_code)
     except OSError as error:
         if isinstance(error, BrokenPipeError) and _reader_has_gone():
             return READER_GONE
         if error.filename is None and _output_fails():
             error.filename = "standard output"
-        return _report(describe_os_error(error), MachineError.exit_code)
+        return _print_error(describe_os_error(error), MachineError.exit_code)
     except MemoryError:
-        return _report("out of memory; process less at a time, or use more memory", MachineError.exit_code)
+        return _print_error(
+            "out of memory; process less at a time, or use more memory", MachineError.exit_code
+        )
     except KeyboardInterrupt:
-        return _report("interrupted from the keyboard", 130)
+        return _print_error("interrupted from the keyboard", 130)
     except Stopped as stop:
         sys.stderr.write(f"{stop}\n")
         return stop.exit_code
 
 
-def _interrupted_or(action: Callable[[], Any]) -> Any:
+def _run_interruptible(action: Callable[[], Any]) -> Any:
     """Return what ``action`` does. Raises KeyboardInterrupt if there was one, whatever became of it.
 
     A library that is interrupted while it is imported says, in an error of its own, that it cannot be.
@@ -277,7 +279,7 @@ def _reader_has_gone() -> bool:
     return has_gone
 
 
-def _report(message, code: int) -> int:
+def _print_error(message, code: int) -> int:
     """Write the lines of a message, each as `_line_of`; only `SeveralErrors` has more than one."""
     first, *problems = re.split(r"\n(?=  \(\d+\) |  all of it[:,] )", str(message))
     sys.stderr.write(f"error: {_line_of(first)}\n" + "".join(f"  {_line_of(one)}\n" for one in problems))
@@ -289,7 +291,7 @@ def _line_of(message: str) -> str:
     line = printable(" ".join(message.split()))
     command = max(line.rfind(": ernie-pair "), 0)
     end = max(_MESSAGE_END, len(line) - command if command else 0)
-    if len(line) > LONGEST_MESSAGE and len(line) > end:
+    if len(line) > MAX_MESSAGE and len(line) > end:
         mark = " [...] "
-        line = line[: max(LONGEST_MESSAGE - _MESSAGE_END, 0) - len(mark)] + mark + line[-end:]
+        line = line[: max(MAX_MESSAGE - _MESSAGE_END, 0) - len(mark)] + mark + line[-end:]
     return line

@@ -12,7 +12,7 @@ from typing import NamedTuple, Optional, get_args, get_origin
 
 import yaml
 
-from ernie_pair.core.cli.options import Given, Options, hints_of, kind_in_words, kind_of
+from ernie_pair.core.cli.options import Options, RawValue, describe_type, hints_of, kind_of
 from ernie_pair.core.errors import InputError, again_with
 from ernie_pair.core.files.atomic_files import ABOUT, MAX_CONFIG_BYTES, FileRefusedError, read_regular
 
@@ -43,7 +43,7 @@ class Entry(NamedTuple):
     where: str
 
 
-def read_flag_file(path: str, hints: dict[str, object], program: str = "") -> dict[str, Given]:
+def read_flag_file(path: str, hints: dict[str, object], program: str = "") -> dict[str, RawValue]:
     """Return what a file gives for the options in ``hints``, those of ``program``: `ernie-pair train`.
 
     Raises InputError with file:line for anything but a mapping of their names to single values.
@@ -58,7 +58,7 @@ def read_flag_file(path: str, hints: dict[str, object], program: str = "") -> di
 
 def read_entries(
     path: str, entries: Sequence[Entry], hints: dict[str, object], program: str = ""
-) -> dict[str, Given]:
+) -> dict[str, RawValue]:
     """Return what entries, but the record of a run, give for ``hints``. Raises InputError for others."""
     about = [entry for entry in entries if entry.name == ABOUT and isinstance(entry.value, yaml.MappingNode)]
     flags = [entry for entry in entries if entry not in about]
@@ -112,7 +112,7 @@ def entries_of(path: str, node: Optional[yaml.Node]) -> list[Entry]:
     return entries
 
 
-def _given_in(entry: Entry, hints: dict[str, object]) -> Given:
+def _given_in(entry: Entry, hints: dict[str, object]) -> RawValue:
     """Return the text of an entry. Raises InputError unless it is an option with a single value."""
     name, value, where = entry
     if name not in hints:
@@ -120,11 +120,11 @@ def _given_in(entry: Entry, hints: dict[str, object]) -> Given:
     base, _, may_be_none = kind_of(hints[name])
     if get_origin(base) is list and isinstance(value, yaml.SequenceNode) and value.value:
         texts = [_given_in(Entry(name, item, where), {name: get_args(base)[0]}).text for item in value.value]
-        return Given([str(text) for text in texts], f"{where}: {name}")
+        return RawValue([str(text) for text in texts], f"{where}: {name}")
     is_empty = value.tag.endswith(":null") and not may_be_none
     if is_empty or not isinstance(value, yaml.ScalarNode) or value.tag not in PLAIN_TAGS:
         raise InputError(f"{where}: {name} has no single value; give it one, or remove the line")
-    return Given(value.value, f"{where}: {name}")
+    return RawValue(value.value, f"{where}: {name}")
 
 
 def _line(place) -> int:
@@ -194,7 +194,7 @@ def _is_value(word: str, is_text: bool) -> bool:
         return False
 
 
-def given_by(split: SplitWords, config_class: type[Options], program: str = "") -> dict[str, Given]:
+def read_flags(split: SplitWords, config_class: type[Options], program: str = "") -> dict[str, RawValue]:
     """Return the options of a class that the words give, including those in the files of --config.
 
     ``program``: the command of the class, `ernie-pair train`. Flags override files. Raises InputError.
@@ -204,12 +204,12 @@ def given_by(split: SplitWords, config_class: type[Options], program: str = "") 
         if not paths:
             raise InputError("--config has no value; it takes a YAML file")
         given.update(read_flag_file(paths[0], hints, program))
-    given.update(flags_given(split, config_class))
+    given.update(read_words(split, config_class))
     for item in fields(config_class):
         if item.metadata["positional"] and words:
             is_list = get_origin(hints[item.name]) is list
             taken = len(words) if is_list else 1
-            given[item.name] = Given(words[:taken] if is_list else words[0], item.name.upper())
+            given[item.name] = RawValue(words[:taken] if is_list else words[0], item.name.upper())
             words = words[taken:]
     if words:
         check_glob(words, given)
@@ -219,7 +219,7 @@ def given_by(split: SplitWords, config_class: type[Options], program: str = "") 
     return given
 
 
-def check_glob(words: Sequence[str], given: dict[str, Given]) -> None:
+def check_glob(words: Sequence[str], given: dict[str, RawValue]) -> None:
     """Raise InputError if ``words`` are what a pattern, such as best-*, found beside the value of a flag."""
     for name, one in given.items():
         found = [str(one.text), *words]
@@ -233,7 +233,7 @@ def check_glob(words: Sequence[str], given: dict[str, Given]) -> None:
             raise InputError(f"{told}; give one of them: {again or chosen}")
 
 
-def flags_given(split: SplitWords, config_class: type[Options]) -> dict[str, Given]:
+def read_words(split: SplitWords, config_class: type[Options]) -> dict[str, RawValue]:
     """Return the flags of a class among the words. Raises InputError for one without a value.
 
     The last value of a flag counts, so that it overrides one that a script or an alias sets; a line on stderr
@@ -243,13 +243,13 @@ def flags_given(split: SplitWords, config_class: type[Options]) -> dict[str, Giv
     for name in [name for name in split.flags if name in hints]:
         uses = split.flags[name]
         if not uses[-1] and kind_of(hints[name])[:2] != (bool, ()):
-            raise InputError(f"--{name} has no value; it takes {kind_in_words(hints[name])}")
+            raise InputError(f"--{name} has no value; it takes {describe_type(hints[name])}")
         different = [texts for texts, _ in groupby(texts or ["true"] for texts in uses)]
         if len(different) > 1:
             values = " and as ".join(map(" ".join, different))[:200]
             sys.stderr.write(f"--{name} is given as {values}: the last one counts\n")
         text = different[-1]
-        given[name] = Given(text if len(text) > 1 else text[0], f"--{name}")
+        given[name] = RawValue(text if len(text) > 1 else text[0], f"--{name}")
     return given
 
 

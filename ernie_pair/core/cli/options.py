@@ -214,11 +214,11 @@ class Options:
                 if getattr(self, item.name) is not _LEFT_OUT:
                     raise InputError(f"--{other} and --{item.name} exclude each other; give one of them")
                 object.__setattr__(self, item.name, DASH if item.metadata["stdout"] else "")
-        left_out = left_out_of(type(self), vars(self))
+        left_out = missing_options(type(self), vars(self))
         if left_out:
             call = f"{type(self).__name__}({', '.join(f'{item.name}=...' for item in left_out)})"
             them = "it" if len(left_out) == 1 else "them"
-            raise InputError(f"{missing_of(type(self), left_out)}; give {them}: {call}")
+            raise InputError(f"{describe_missing(type(self), left_out)}; give {them}: {call}")
         hints = hints_of(type(self))
         for item in fields(self):
             value = checked(getattr(self, item.name), hints[item.name], f"--{item.name}")
@@ -241,7 +241,7 @@ class Options:
         texts = value if isinstance(value, list) else [value]
         if about["values"] > 1 and isinstance(value, list) and len(value) != about["values"]:
             raise InputError(f"{name} takes {about['values']} words, not {len(value)}; correct it")
-        fault = bound_fault(value, about, item.default)
+        fault = bound_problem(value, about, item.default)
         if fault:
             raise InputError(f"{name} {value} {fault}")
         is_stream = bool(about["stdin"] or about["stdout"])
@@ -287,7 +287,7 @@ def shown_name(item: Field) -> str:
     return item.name.upper() if item.metadata["positional"] else f"--{item.name}"
 
 
-def left_out_of(config_class: type[Options], values: Mapping[str, object]) -> list[Field]:
+def missing_options(config_class: type[Options], values: Mapping[str, object]) -> list[Field]:
     """Return the required options that are not in ``values`` and not replaced by another; arguments first."""
     left_out = [
         item
@@ -299,7 +299,7 @@ def left_out_of(config_class: type[Options], values: Mapping[str, object]) -> li
     return sorted(left_out, key=lambda item: not item.metadata["positional"])
 
 
-def missing_of(config_class: type[Options], left_out: Sequence[Field], as_flags: bool = False) -> str:
+def describe_missing(config_class: type[Options], left_out: Sequence[Field], as_flags: bool = False) -> str:
     """Return that options are missing, with what a single argument means and what takes their place."""
     called = shown_name if as_flags else operator.attrgetter("name")
     missing = f"{_listed(map(called, left_out))} {'is' if len(left_out) == 1 else 'are'} missing"
@@ -329,7 +329,7 @@ def _with_home(value: Any, item: Field) -> Any:
     return os.path.expanduser(value) if isinstance(value, str) and _HOME.match(value) else value
 
 
-def bound_fault(value: object, bounds: Mapping[str, Any], usual: object = None) -> str:
+def bound_problem(value: object, bounds: Mapping[str, Any], usual: object = None) -> str:
     """Return which bound a value violates and the fix, in words, or ''.
 
     ``bounds``: {at_least, above, at_most or below: a number, or None for none}; ``usual``: the default.
@@ -374,21 +374,21 @@ def hints_of(config_class: Any) -> dict[str, Any]:
     return _HINTS[config_class]
 
 
-class Given(NamedTuple):
+class RawValue(NamedTuple):
     """What the user wrote for an option, and ``where``: its flag, or file:line and its name."""
 
     text: Union[str, list[str]]
     where: str
 
 
-def read_given(given: Given, hint) -> object:
+def parse_value(given: RawValue, hint) -> object:
     """Return the value of a text, of a flag or of a file. Raises InputError if it is not of the type."""
     base, _, may_be_none = kind_of(hint)
     if may_be_none and isinstance(given.text, str) and given.text.lower() in NOTHING:
         return None
     texts = [given.text] if isinstance(given.text, str) else given.text
     if get_origin(base) is list:
-        return [read_given(Given(text, given.where), get_args(base)[0]) for text in texts]
+        return [parse_value(RawValue(text, given.where), get_args(base)[0]) for text in texts]
     value: object = texts[0]
     if base is bool:
         value = _BOOLS.get(texts[0].lower(), value)
@@ -415,22 +415,22 @@ def checked(value, hint, where: str) -> object:
     elif base is str and isinstance(value, (str, os.PathLike)):
         return os.fspath(value)
     text = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."
-    raise InputError(f"{where} takes {kind_in_words(hint)}, not {text}; correct it")
+    raise InputError(f"{where} takes {describe_type(hint)}, not {text}; correct it")
 
 
-def refuse_no_number(at_least: int, **given: object) -> None:
+def check_whole_numbers(at_least: int, **given: object) -> None:
     """Raise InputError for a value that Python gave by name and that is no whole number of ``at_least``."""
     for name, value in given.items():
-        fault = bound_fault(checked(value, int, f"--{name}"), {"at_least": at_least})
+        fault = bound_problem(checked(value, int, f"--{name}"), {"at_least": at_least})
         if fault:
             raise InputError(f"--{name} {value} {fault}")
 
 
-def kind_in_words(hint) -> str:
+def describe_type(hint) -> str:
     """Return a description of what an option of a type takes."""
     base, words, _ = kind_of(hint)
     if get_origin(base) is list:
-        return f"a list, each item {kind_in_words(get_args(base)[0])}"
+        return f"a list, each item {describe_type(get_args(base)[0])}"
     return " or ".join([_KINDS[base], *words]) if base else "one of " + ", ".join(words)
 
 
@@ -439,7 +439,7 @@ def names_in(text: str) -> list[str]:
     return list(dict.fromkeys(text.replace(",", " ").split()))
 
 
-def refuse_unknown_names(option_name: str, names: Iterable[str], known: Collection[str], fault: str) -> None:
+def check_names(option_name: str, names: Iterable[str], known: Collection[str], fault: str) -> None:
     """Raise InputError for the first of ``names`` that is not ``known``; ``fault`` follows it in the line."""
     for name in names:
         if name not in known:
@@ -454,7 +454,7 @@ def _fits_float(value) -> bool:
         return False
 
 
-def refuse_set(config, usual: Mapping[str, object], fault: str) -> None:
+def check_unset(config, usual: Mapping[str, object], fault: str) -> None:
     """Raise InputError, --NAME VALUE and ``fault``, for the first flag that is not as in ``usual``."""
     for name, nothing in usual.items():
         value = getattr(config, name, nothing)

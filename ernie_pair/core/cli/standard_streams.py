@@ -27,15 +27,15 @@ _NAMES: Dict[str, str] = {}  # what messages call temporary files, while they ex
 Answer = TypeVar("Answer")
 
 
-class StandIn(str):
+class TempInput(str):
     """The path of a file that stands for `-` while a command runs; it is never recorded."""
 
 
-def as_asked(value: Any) -> Any:
+def original_value(value: Any) -> Any:
     """Return the value of an option as it was given: `-` for a file that stands for it, in a list too."""
     if isinstance(value, list):
-        return [as_asked(one) for one in value]
-    return DASH if isinstance(value, StandIn) else value
+        return [original_value(one) for one in value]
+    return DASH if isinstance(value, TempInput) else value
 
 
 def as_called(text: str) -> str:
@@ -62,7 +62,7 @@ def with_standard_streams(command: Callable[..., Answer]) -> Callable[..., Answe
     return run
 
 
-def refuse_closed_input(reader: str, cure: str = "give a file") -> None:
+def check_stdin(reader: str, cure: str = "give a file") -> None:
     """Raise InputError if there is no standard input, which ``reader`` of the command line would read."""
     if sys.stdin is None or sys.stdin.closed:
         raise InputError(f"{reader}: standard input is closed; {cure}")
@@ -79,13 +79,13 @@ def _with_files(config: Any, stack: ExitStack) -> Any:
     for these, stream in ((read, "standard input"), (written, "standard output")):
         if len(these) > 1:
             raise InputError(f"--{these[0].name} and --{these[1].name} are both {stream}; give one a file")
-    changes: Dict[str, Any] = {item.name: StandIn(STANDARD_OUTPUT) for item in written}
+    changes: Dict[str, Any] = {item.name: TempInput(STANDARD_OUTPUT) for item in written}
     _NAMES.update({STANDARD_OUTPUT: "standard output"} if written else {})
     pair = getattr(config, "pair", None)
     if read or pair:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ernie-pair-")))
         for item in read:
-            path = StandIn(_keep_input(folder, item.name, item.metadata["stdin"]))
+            path = TempInput(_keep_input(folder, item.name, item.metadata["stdin"]))
             changes[item.name] = path if getattr(config, item.name) == DASH else [path]
             _NAMES[str(path)] = STANDARD_INPUT
         if pair:  # its two texts, as the one row of a file
@@ -101,7 +101,7 @@ def _keep_input(folder: Path, name: str, endings: Sequence[str]) -> Path:
     """Copy standard input into a file of ``folder`` and return its path."""
     if int(os.environ.get(_PROCESSES, "1") or 1) > 1:
         raise InputError(f"--{name} -: several processes cannot share standard input; give a file")
-    refuse_closed_input(f"--{name} -")
+    check_stdin(f"--{name} -")
     if sys.stdin.isatty():
         sys.stderr.write("reading standard input; end it with Ctrl-D on a line of its own\n")
     draft = folder / "stdin"

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import Optional
 
 from ernie_pair.core.cli.options import (
+    check_names,
     data_option,
     evaluation_option,
     model_option,
     names_in,
     optimisation_option,
-    refuse_unknown_names,
 )
 from ernie_pair.core.errors import InputError
 from ernie_pair.embeddings.embed_config import AUTO, check_two_classes
@@ -136,7 +136,7 @@ class EmbeddingConfig(RowFlags, TrainingFlags):
         check_two_classes(self.label_map)
         assert self.score_range  # refused where it is none
         fault = f" is none; use {', '.join(OBJECTIVES)}, or several, separated by commas"
-        refuse_unknown_names("objective", self.objectives, OBJECTIVES, fault)
+        check_names("objective", self.objectives, OBJECTIVES, fault)
         is_taught = not set(TAUGHT).isdisjoint(self.objectives)
         if is_taught != bool(self.teacher) or is_taught and not self.hard_negatives:
             raise InputError(

@@ -14,7 +14,7 @@ from data_tools.text.text_files import LineRules
 from data_tools.text.texts import NamedText, TextColumns, check_unique_ids, has_ids, read_texts
 from ernie_pair.checkpoint.run_config import CONFIG_YAML, publish_results
 from ernie_pair.core.cli.options import paths_in
-from ernie_pair.core.cli.standard_streams import as_asked, with_standard_streams
+from ernie_pair.core.cli.standard_streams import original_value, with_standard_streams
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.core.files.atomic_folder import MADE, check_replaceable
@@ -164,7 +164,8 @@ def _packed(embedder: TextEmbedder, texts: List[str], dtype: str) -> Dict[str, n
 
 
 def _about(config: EmbedConfig, embedder: TextEmbedder, writer: VectorWriter, sha256: str) -> dict:
-    settings, texts = embedder.settings, {"name": Path(as_asked(config.input_file)).name, "sha256": sha256}
+    settings, name = embedder.settings, Path(original_value(config.input_file)).name
+    texts = {"name": name, "sha256": sha256}
     texts.update({"column": config.text_column} if config.text_column else {})
     return {
         "format": VECTORS_FORMAT,

@@ -8,12 +8,12 @@ from typing import Literal, Optional, Union
 from ernie_pair.core.cli.options import (
     Options,
     OverwriteFlag,
+    check_unset,
     data_option,
     defaults_of,
     devices_option,
     evaluation_option,
     model_option,
-    refuse_set,
 )
 from ernie_pair.core.errors import InputError
 from ernie_pair.inference.backends import BACKEND_HELP, THREADS_HELP
@@ -84,7 +84,7 @@ def refuse_flags_of_others(config: InferenceFlags, is_exported: bool) -> None:
     """Raise InputError for a flag that has no meaning for the kind of folder that --model_path is."""
     other, kind = ("a trained", "an exported") if is_exported else ("an exported", "a trained")
     fault = f" is for {other} model, and {config.model_path} is {kind} one; leave it out"
-    refuse_set(config, defaults_of(config, "trained" if is_exported else "exported"), fault)
+    check_unset(config, defaults_of(config, "trained" if is_exported else "exported"), fault)
 
 
 @dataclass(frozen=True)

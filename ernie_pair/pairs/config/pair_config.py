@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Literal, Optional, Union
 
 from ernie_pair.core.cli.options import (
+    check_unset,
     data_option,
     defaults_of,
     devices_option,
     evaluation_option,
     model_option,
     optimisation_option,
-    refuse_set,
 )
 from ernie_pair.core.errors import InputError
 from ernie_pair.models.families import FAMILIES
@@ -325,7 +325,7 @@ def refuse_unfit_flags(config, labels: Labels) -> None:
         if config.label_range:
             raise InputError(f"--label_range {config.label_range} is for regression; leave it out")
         return
-    refuse_set(
+    check_unset(
         config,
         defaults_of(PairConfig, "ranking"),
         f" is for --target ranking, not {labels.target}; leave it out",
@@ -343,4 +343,4 @@ def refuse_class_flags(config, labels: Labels, where: str) -> None:
     if labels.has_classes:
         return
     fault = f" is for classes, and {where} is a model for {labels.target}; leave it out"
-    refuse_set(config, defaults_of(config, "classes"), fault)
+    check_unset(config, defaults_of(config, "classes"), fault)

@@ -15,7 +15,7 @@ from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequenc
 import numpy as np
 
 from data_tools.text.wordpiece import is_cjk
-from ernie_pair.core.cli.options import names_in, refuse_unknown_names
+from ernie_pair.core.cli.options import check_names, names_in
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.installation import import_optional
 from ernie_pair.pairs.data.pair_file import Pairs
@@ -494,7 +494,7 @@ def parse_kinds(text: str) -> Tuple[str, ...]:
     """Return the named kinds in order; `all`: each. Raises InputError for others."""
     names = names_in(text)
     fault = f" is no kind; name some of {', '.join(KINDS)}, or {ALL}"
-    refuse_unknown_names("robustness", names, (*KINDS, ALL), fault)
+    check_names("robustness", names, (*KINDS, ALL), fault)
     return tuple(kind for kind in KINDS if kind in names or ALL in names)
 
 

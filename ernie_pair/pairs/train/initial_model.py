@@ -15,7 +15,7 @@ from data_tools.text.folder_tokenizer import (
     open_folder_tokenizer,
 )
 from data_tools.text.wordpiece import WordPiece
-from ernie_pair.core.cli.options import defaults_of, refuse_set
+from ernie_pair.core.cli.options import check_unset, defaults_of
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.json_file import read_json_object
 from ernie_pair.models.labels import RANKING, Labels, parse_label_map
@@ -171,7 +171,7 @@ def _open_layer(
     if isinstance(layer, paddle.DataParallel):
         raise InputError("PairTrainer averages gradients itself; give it the layer without DataParallel")
     fault = f": {name} is made already, and keeps what it has; leave it out"
-    refuse_set(config, defaults_of(config, "new weights"), fault)
+    check_unset(config, defaults_of(config, "new weights"), fault)
     tokenizer, settings = _open_vocabulary(vocab_file)
     if family:
         spec, width = read_layer_spec(layer, family, settings), layer.config.num_labels
@@ -182,7 +182,7 @@ def _open_layer(
     inside = defaults_of(config, "encoder")
     if config.to_static is False:
         del inside["to_static"]
-    refuse_set(config, inside, f": {name} is a layer of your own, whose encoder is unknown; leave it out")
+    check_unset(config, inside, f": {name} is a layer of your own, whose encoder is unknown; leave it out")
     settings_of_layer = custom_settings(layer, tokenizer.vocab_size, tokenizer.pad_id)
     spec = replace(parse_spec(settings_of_layer), tokenizer=settings)
     width = measure_width(layer, spec, vocab_file, config.max_seq_len)

@@ -17,7 +17,7 @@ from paddle import nn
 from paddle.optimizer import LBFGS, Optimizer
 from paddle.optimizer.lr import LRScheduler
 
-from ernie_pair.core.cli.options import defaults_of, refuse_set
+from ernie_pair.core.cli.options import check_unset, defaults_of
 from ernie_pair.core.errors import InputError
 from ernie_pair.inference.token_rows import Batch
 from ernie_pair.models.labels import RANKING
@@ -175,7 +175,7 @@ def check_replaced_flags(trainer) -> None:
         ignored.update(defaults_of(trainer.config, "schedule"))
     if "get_train_dataloader" in trainer.overridden:
         ignored.update(streaming=PairConfig.streaming)
-    refuse_set(trainer.config, ignored, " is of a part that PairTrainer is given here; leave it out")
+    check_unset(trainer.config, ignored, " is of a part that PairTrainer is given here; leave it out")
 
 
 class TrainedModel:

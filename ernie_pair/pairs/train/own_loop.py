@@ -8,7 +8,7 @@ from typing import Any, Callable, Iterator, Mapping, Sequence, Union
 import numpy as np
 import paddle
 
-from ernie_pair.core.cli.options import defaults_of, refuse_set
+from ernie_pair.core.cli.options import check_unset, defaults_of
 from ernie_pair.core.errors import InputError, NumbersError
 from ernie_pair.inference.token_rows import Batch, EncodedPairs
 from ernie_pair.pairs.train.loss import wide_logits
@@ -38,7 +38,7 @@ class TrainingParts:
 
     def __init__(self, task: PairTask):
         done = " is done by PairTrainer.train, and not by a loop of your own; leave it out"
-        refuse_set(task.config, defaults_of(task.config, "loop"), done)
+        check_unset(task.config, defaults_of(task.config, "loop"), done)
         self.model, self.optimizer, self.total_steps = task.model, task.optimizer, task.total_steps
         self.dev: EncodedPairs = task.data.dev
         self.steps = Steps(self.total_steps, task.data.updates(0), self._take)
@@ -131,7 +131,7 @@ class TrainingParts:
             )
         if self._has_own_loss:
             what = "part of parts.loss, and this loop has a loss of its own; use parts.loss(batch)"
-            refuse_set(task.config, defaults_of(task.config, "loss"), f" is {what}, or leave it out")
+            check_unset(task.config, defaults_of(task.config, "loss"), f" is {what}, or leave it out")
         rate = self.learning_rate(self.step + 1 - task.skipped_updates)
         numbers: dict[str, float] = {"learning_rate": rate}
         if task.checks_finite:

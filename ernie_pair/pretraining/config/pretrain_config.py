@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple, Optional, Union
 from data_tools.samples.masking import MaskingFlags
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from ernie_pair.core.cli.options import (
+    check_unset,
     checkpoints_option,
     data_option,
     defaults_of,
@@ -16,7 +17,6 @@ from ernie_pair.core.cli.options import (
     evaluation_option,
     model_option,
     optimisation_option,
-    refuse_set,
 )
 from ernie_pair.core.errors import InputError, counted
 from ernie_pair.models.spec import CONFIG, ModelSpec
@@ -106,7 +106,7 @@ class SampleFlags(MaskingFlags):
         super().__post_init__()
         if self.ngram_lexicon:
             fault = " is for words, and --ngram_lexicon says what is masked together; leave one of them out"
-            refuse_set(self, defaults_of(self, "words"), fault)
+            check_unset(self, defaults_of(self, "words"), fault)
 
 
 @dataclass(frozen=True)

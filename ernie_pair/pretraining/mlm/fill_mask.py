@@ -18,13 +18,13 @@ from data_tools.text.text_files import LineRules, decoded, read_lines
 from data_tools.text.wordpiece import CONTINUATION
 from ernie_pair.core.cli.options import (
     OverwriteFlag,
+    check_whole_numbers,
     data_option,
     evaluation_option,
     model_option,
     paths_in,
-    refuse_no_number,
 )
-from ernie_pair.core.cli.standard_streams import refuse_closed_input
+from ernie_pair.core.cli.standard_streams import check_stdin
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.core.files.results import Results, files_of, settings_of
 from ernie_pair.core.installation import TRAINING
@@ -198,7 +198,7 @@ class MaskFiller:
         [SEP] and [MASK] are never predicted. Raises InputError, whose message begins with ``where``, for a
         text without [MASK] or too long for the model.
         """
-        refuse_no_number(1, top_k=top_k, beam_size=beam_size)
+        check_whole_numbers(1, top_k=top_k, beam_size=beam_size)
         masked = parse_masked_text(text, self.tokenizer, self.max_positions, where)
         return [self._fill_slot(masked, slot, top_k, beam_size) for slot in masked.slots]
 
@@ -294,7 +294,7 @@ def fill_mask(config: FillMaskConfig) -> None:
             "no text is given; pass --text TEXT, --input_file FILE, or --input_file - for the standard input"
         )
     if config.input_file == STANDARD_INPUT:
-        refuse_closed_input("--input_file -")
+        check_stdin("--input_file -")
     if not config.output_file:
         filler = MaskFiller(config.model_path, config.device)
         for line in _format_fillings(config, filler, lambda count: None):

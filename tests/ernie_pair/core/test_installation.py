@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from places import ROOT
 
 from ernie_pair.core import installation
-from ernie_pair.core.cli.cli import LONGEST_MESSAGE
+from ernie_pair.core.cli.cli import MAX_MESSAGE
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.installation import import_optional, install_command, raise_interrupt
 
@@ -138,7 +138,7 @@ def test_a_too_long_or_unknown_extra_names_the_wheel(installed, extra):
     installed()
     said = install_command(extra)
     assert said == f"pip install 'PATH/ernie_pair-*.whl[{extra}]', the wheel that this was installed from"
-    assert len(said) < LONGEST_MESSAGE
+    assert len(said) < MAX_MESSAGE
 
 
 def test_an_interrupt_during_an_import_is_no_missing_library(tmp_path, monkeypatch):

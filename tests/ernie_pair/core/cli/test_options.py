@@ -22,15 +22,15 @@ from command_configs import CONFIGS
 from places import ROOT
 
 from data_tools.audit_text import AuditConfig
-from ernie_pair.core.cli.cli import MOST_SHOWN, exit_code_of, help_text, parse_config
+from ernie_pair.core.cli.cli import MAX_SHORT_HELP, exit_code_of, help_text, parse_config
 from ernie_pair.core.cli.options import (
     GROUPS,
     Options,
+    check_names,
     hints_of,
     kind_of,
     names_in,
     option,
-    refuse_unknown_names,
 )
 from ernie_pair.core.errors import CheckpointError, ErniePairError, InputError, NumbersError
 from ernie_pair.launch.launch import LaunchConfig
@@ -234,7 +234,7 @@ def test_positional_arguments_come_first_in_python_too(config_class):
 def test_the_short_help_shows_usual_flags_and_counts_the_others(config_class):
     text, whole = (help_text(config_class, "x", shows_all) for shows_all in (False, True))
     shown, all_flags = (re.findall(r"^  --(\w+)", help, re.M) for help in (text, whole))
-    assert len(shown) <= MOST_SHOWN + 1 and set(shown) <= set(all_flags)  # --config is one of them
+    assert len(shown) <= MAX_SHORT_HELP + 1 and set(shown) <= set(all_flags)  # --config is one of them
     more = re.search(r"--help all shows (\d+) more flags", " ".join(text.split()))
     assert len(all_flags) - len(shown) == (int(more[1]) if more else 0)
     assert {item.name for item in fields(config_class)} < {*all_flags, *map(str.lower, whole.split())}
@@ -275,9 +275,9 @@ def test_names_are_separated_by_commas_or_spaces(text):
 
 
 def test_the_first_unknown_name_is_reported():
-    refuse_unknown_names("parts", ["a", "b"], ("a", "b", "c"), " is none")
+    check_names("parts", ["a", "b"], ("a", "b", "c"), " is none")
     with pytest.raises(InputError, match="^parts x is none; use a$"):
-        refuse_unknown_names("parts", ["a", "x", "y"], ("a", "b"), " is none; use a")
+        check_names("parts", ["a", "x", "y"], ("a", "b"), " is none; use a")
 
 
 # From the command line
