@@ -38,7 +38,6 @@ def layout_of(config: Any, world: World, kernels: str, **more: object) -> Dict[s
         **more,
         "threads": cpu_threads(),
         "kernels": kernels,
-        **({"tf32": True} if config.tf32 else {}),
         **({"deterministic": config.deterministic} if config.device == "gpu" else {}),  # a CPU always is
     }
 

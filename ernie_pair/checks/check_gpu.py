@@ -292,7 +292,6 @@ GROUPS = ("libraries", "losses", "resume", "processes", "models", "speed")
 EQUAL, SAME, NEARLY = 0.0, 1e-4, 0.02
 FP16: Flags = {"use_amp": "true", "amp_dtype": "float16"}
 PRECISIONS: dict[str, tuple[Flags, str]] = {  # name: (flags, type)
-    "TF32": ({"tf32": "true"}, "tf32"),
     "fp16 O1": (FP16, "float16"),
     "bf16 O1": ({"use_amp": "true", "amp_dtype": "bfloat16"}, "bfloat16"),
 }

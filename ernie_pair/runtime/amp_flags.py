@@ -39,12 +39,6 @@ class AmpFlags(Options):
         resume="same",
         affects="loss scale",
     )
-    tf32: bool = precision_option(
-        False,
-        help="use TF32 in training, on a GPU of compute capability 8.0 or above: the factors of float32 "
-        "products are rounded to 10 bits, which is faster but no longer matches a CPU; evaluation and "
-        "prediction never use it",
-    )
     deterministic: bool = devices_option(
         True,
         help="on a GPU: kernels that give bit-identical results in every run; false: faster kernels that do "
@@ -59,9 +53,7 @@ class AmpFlags(Options):
             object.__setattr__(self, "amp_dtype", "bfloat16" if has_bfloat16 else "float16")
 
     def check_device_precision(self, device: str) -> None:
-        """Raise InputError if the device has no kernels for the half-precision type, or no TF32."""
-        if self.tf32 and device == "cpu":
-            raise InputError("--tf32 true needs a GPU of compute capability 8.0; leave it out")
+        """Raise InputError if the device has no kernels for the half-precision type."""
         if self.use_amp and device == "cpu" and self.amp_dtype != "float32":
             raise InputError(
                 f"--use_amp true --amp_dtype {self.amp_dtype} needs a GPU: Paddle has no half-precision CPU "
@@ -71,8 +63,6 @@ class AmpFlags(Options):
 
     def refuse_on(self, card: Card) -> None:
         """Raise InputError if ``card`` does not support what is asked: Paddle would use float32."""
-        if self.tf32:
-            check_gpu_capability(card.capability, "tf32", "--tf32 true", "leave it out")
         if self.use_amp and self.amp_dtype == "bfloat16":
             flag, hint = "--amp_dtype bfloat16", "use --amp_dtype float16"
             check_gpu_capability(card.capability, "bfloat16", flag, hint)

@@ -39,7 +39,7 @@ VIEWS = "FLAGS_use_stride_kernel"
 def start_device(device: str, world: World, precision: Optional[AmpFlags] = None, opens: bool = True) -> str:
     """Make ``cpu`` or ``gpu`` Paddle's current device and return what it is, in words; quiet PaddleNLP.
 
-    ``precision``: the flags of a training, which may allow TF32; everything else computes float32 in float32.
+    ``precision``: the flags of a training. Float32 is computed in float32: TF32, Paddle's default, is off.
     Without ``opens`` a GPU is only chosen, and `open_device` runs the first kernel: for callers that fork
     processes in between. Raises InputError when Paddle has an unsupported version, or there is no GPU for
     this process, or none that supports what is asked; MachineError when it does not compute.
@@ -63,7 +63,7 @@ def start_device(device: str, world: World, precision: Optional[AmpFlags] = None
     if precision is not None:
         precision.refuse_on(card)
     paddle.set_device(f"gpu:{card.number}")
-    set_tf32(precision is not None and precision.tf32)
+    set_tf32(False)
     if opens:
         open_card(card)
     return f"gpu:{card.number}, {card.name}"

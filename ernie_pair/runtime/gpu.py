@@ -41,7 +41,6 @@ MIN_CAPABILITY: Dict[str, Capability] = {
     "float32": (0, 0),
     "float16": (7, 0),
     "bfloat16": (8, 0),
-    "tf32": (8, 0),
 }
 
 

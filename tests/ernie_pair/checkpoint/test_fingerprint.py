@@ -136,7 +136,5 @@ def test_a_finished_pair_run_can_continue_for_more_epochs(tmp_path, capsys):
     assert (tmp_path / "out" / "model_last").resolve().name == "step_00000012"
 
 
-@pytest.mark.parametrize("asked", [{}, {"tf32": True}])
-def test_a_layout_names_tf32_where_it_is_asked_for(asked):
-    layout = layout_of(PairConfig("out", device="gpu", **asked), World(0, 2), "plain")
-    assert layout["processes"] == 2 and layout.get("tf32") == asked.get("tf32")
+def test_a_layout_names_the_processes():
+    assert layout_of(PairConfig("out", device="gpu"), World(0, 2), "plain")["processes"] == 2

@@ -127,17 +127,10 @@ def flags(config_class, more=""):
 
 
 @pytest.mark.parametrize("config_class", [PretrainConfig, TrainConfig])
-@pytest.mark.parametrize(
-    "words, hint",
-    [("--use_amp true --amp_dtype bfloat16", "use amp_dtype float16"), ("--tf32 true", "leave it out")],
-)
-def test_bf16_and_tf32_are_refused_on_gpus_without_support(config_class, words, hint):
-    config = flags(config_class, words)
+def test_bf16_is_refused_on_gpus_without_support(config_class):
+    config = flags(config_class, "--use_amp true --amp_dtype bfloat16")
     config.refuse_on(A100)
-    assert not flags(config_class).tf32
-    if config.tf32:
-        with pytest.raises(InputError, match="tf32=True needs a GPU"):
-            config.check_device_precision("cpu")
+    hint = "use amp_dtype float16"
     with pytest.raises(InputError, match=f"needs a GPU of compute capability 8.0, this one has 7.0; {hint}"):
         config.refuse_on(V100)
     flags(config_class, "--use_amp true --amp_dtype float16").refuse_on(V100)
@@ -177,14 +170,14 @@ def started(machine, monkeypatch):
     return lambda *words, **more: (device.start_device("gpu", World(), *words, **more), core, said)
 
 
-def test_tf32_is_enabled_only_for_training_that_requests_it(started):
+def test_tf32_is_off_and_stays_off_in_an_evaluation(started):
     assert started()[1].cublas is False and started()[1].cudnn is False
-    _, core, _ = started(flags(PretrainConfig, "--tf32 true"))
-    assert core.cublas and core.cudnn
-    with core_settings.without_tf32():  # an evaluation
+    _, core, _ = started(flags(PretrainConfig))
+    assert not core.cublas and not core.cudnn
+    core_settings.set_tf32(True)  # of a user's own
+    with core_settings.without_tf32():
         assert not core.cublas and not core.cudnn
     assert core.cublas and core.cudnn
-    assert started(flags(TrainConfig))[1].cublas is False
 
 
 @pytest.mark.parametrize("size, backend", [(1, None), (2, "gloo")])
