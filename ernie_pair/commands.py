@@ -40,331 +40,212 @@ class Command(NamedTuple):
 # forms, each with flags of its own.
 COMMANDS = {
     "pipeline": Command(
-        "first steps",
-        "Turn your texts and labelled pairs into a model that serves",
-        "ernie_pair.checks.pipeline",
-        "PipelineConfig",
-        python="pipeline",
+        "first steps", "Turn your texts and labelled pairs into a model that serves",
+        "ernie_pair.checks.pipeline", "PipelineConfig", python="pipeline"
     ),
     "quickstart": Command(
-        "first steps",
-        "Run the whole recipe on a built-in sample",
-        "ernie_pair.checks.quickstart",
-        "QuickstartConfig",
+        "first steps", "Run the whole recipe on a built-in sample",
+        "ernie_pair.checks.quickstart", "QuickstartConfig"
     ),
     "make-sample": Command(
-        "first steps",
-        "Write the sample texts and labelled pairs of the quickstart",
-        "data_tools.make_sample",
-        "SampleConfig",
-        python="make_sample",
-        returns="output_dir",
+        "first steps", "Write the sample texts and labelled pairs of the quickstart",
+        "data_tools.make_sample", "SampleConfig", python="make_sample", returns="output_dir"
     ),
     "audit text": Command(
-        "data",
-        "Report duplicates and odd characters in raw text",
-        "data_tools.audit_text",
-        "AuditConfig",
-        python="audit_text",
+        "data", "Report duplicates and odd characters in raw text",
+        "data_tools.audit_text", "AuditConfig", python="audit_text"
     ),
     "audit pairs": Command(
-        "data",
-        "Report duplicates, leaks and contradictions in labelled pairs",
-        "ernie_pair.pairs.audit.audit_pairs",
-        "AuditPairsConfig",
-        python="audit_pairs",
+        "data", "Report duplicates, leaks and contradictions in labelled pairs",
+        "ernie_pair.pairs.audit.audit_pairs", "AuditPairsConfig", python="audit_pairs"
     ),
     "build vocab": Command(
-        "data",
-        "Build a vocabulary (vocab.txt) from text",
-        "data_tools.build_vocab",
-        "VocabConfig",
-        python="build_vocab",
-        returns="output_file",
-        also="vocab",
+        "data", "Build a vocabulary (vocab.txt) from text",
+        "data_tools.build_vocab", "VocabConfig", python="build_vocab", returns="output_file", also="vocab"
     ),
     "build ngrams": Command(
-        "data", "Build an n-gram lexicon from a corpus", "data_tools.build_ngrams", "NgramsConfig"
+        "data", "Build an n-gram lexicon from a corpus",
+        "data_tools.build_ngrams", "NgramsConfig"
     ),
     "build text": Command(
-        "data",
-        "Write the texts of pairs as raw text for pretraining",
-        "ernie_pair.pairs.audit.pairs_to_text",
-        "PairsToTextConfig",
+        "data", "Write the texts of pairs as raw text for pretraining",
+        "ernie_pair.pairs.audit.pairs_to_text", "PairsToTextConfig"
     ),
     "prepare": Command(
-        "data",
-        "Convert raw text or JSON lines to a corpus of token ids",
-        "data_tools.prepare",
-        "PrepareConfig",
-        python="prepare",
-        also="tokenize preprocess create-pretraining-data trans-to-json",
+        "data", "Convert raw text or JSON lines to a corpus of token ids",
+        "data_tools.prepare", "PrepareConfig", python="prepare",
+        also="tokenize preprocess create-pretraining-data trans-to-json"
     ),
     "prepare pairs": Command(
-        "data",
-        "Split labelled pairs into training, dev and test files",
-        "ernie_pair.experiments.split_pairs",
-        "SplitPairsConfig",
-        python="split_pairs",
-        returns="output_dir",
+        "data", "Split labelled pairs into training, dev and test files",
+        "ernie_pair.experiments.split_pairs", "SplitPairsConfig", python="split_pairs", returns="output_dir"
     ),
     "inspect-data": Command(
-        "data", "Show samples of a corpus with their masks", "ernie_pair.checks.inspect_data", "InspectConfig"
+        "data", "Show samples of a corpus with their masks",
+        "ernie_pair.checks.inspect_data", "InspectConfig"
     ),
     "mine": Command(
-        "data",
-        "Derive new training pairs from labelled ones",
-        "ernie_pair.mining.mine_pairs",
-        "MineConfig",
-        also="augment",
+        "data", "Derive new training pairs from labelled ones",
+        "ernie_pair.mining.mine_pairs", "MineConfig", also="augment"
     ),
     "new-model": Command(
-        "pretraining",
-        "Create a model folder with a configuration of your own",
-        "ernie_pair.models.commands:new_model",
-        "NewModelConfig",
-        python="new_model",
-        returns="output_dir",
+        "pretraining", "Create a model folder with a configuration of your own",
+        "ernie_pair.models.commands:new_model", "NewModelConfig", python="new_model", returns="output_dir"
     ),
     "pretrain": Command(
-        "pretraining",
-        "Pretrain an ERNIE model on a corpus",
-        "ernie_pair.pretraining.pretrain",
-        "ernie_pair.pretraining.config.pretrain_config:PretrainConfig",
-        python="pretrain",
-        returns="ernie_pair.api:pretrain",
-        also="run-pretrain run-pretrain-static",
+        "pretraining", "Pretrain an ERNIE model on a corpus",
+        "ernie_pair.pretraining.pretrain", "ernie_pair.pretraining.config.pretrain_config:PretrainConfig",
+        python="pretrain", returns="ernie_pair.api:pretrain", also="run-pretrain run-pretrain-static"
     ),
     "convert": Command(
-        "pretraining",
-        "Convert pretrained static weights to a model folder",
-        "ernie_pair.pretraining.convert.convert",
-        "ConvertConfig",
-        python="convert",
-        also="static-to-dynamic ernie-static-to-dynamic",
+        "pretraining", "Convert pretrained static weights to a model folder",
+        "ernie_pair.pretraining.convert.convert", "ConvertConfig", python="convert",
+        also="static-to-dynamic ernie-static-to-dynamic"
     ),
     "convert --to hf": Command(
-        "pretraining",
-        "Convert a model folder for Hugging Face transformers",
-        "ernie_pair.models.commands:convert_to_hugging_face",
-        "ToHuggingFaceConfig",
+        "pretraining", "Convert a model folder for Hugging Face transformers",
+        "ernie_pair.models.commands:convert_to_hugging_face", "ToHuggingFaceConfig"
     ),
     "convert --from hf": Command(
-        "pretraining",
-        "Convert a model folder of transformers for PaddleNLP",
-        "ernie_pair.models.commands:convert_from_hugging_face",
-        "FromHuggingFaceConfig",
+        "pretraining", "Convert a model folder of transformers for PaddleNLP",
+        "ernie_pair.models.commands:convert_from_hugging_face", "FromHuggingFaceConfig"
     ),
     "train": Command(
-        "sentence pairs",
-        "Train a sentence-pair classifier",
-        "ernie_pair.pairs.train.train_pair",
-        "ernie_pair.pairs.config.pair_config:TrainConfig",
-        python="train",
-        also="finetune fine-tune fit sft train-pair",
+        "sentence pairs", "Train a sentence-pair classifier",
+        "ernie_pair.pairs.train.train_pair", "ernie_pair.pairs.config.pair_config:TrainConfig",
+        python="train", also="finetune fine-tune fit sft train-pair"
     ),
     "distill": Command(
-        "sentence pairs",
-        "Train a smaller classifier from a trained one",
+        "sentence pairs", "Train a smaller classifier from a trained one",
         "ernie_pair.pairs.distill.distill:distill_pair",
-        "ernie_pair.pairs.config.distill_config:DistillConfig",
-        python="distill",
-        returns="ernie_pair.api:distill",
-        also="compress",
+        "ernie_pair.pairs.config.distill_config:DistillConfig", python="distill",
+        returns="ernie_pair.api:distill", also="compress"
     ),
     "cross-validate": Command(
-        "sentence pairs",
-        "Cross-validate a classifier: every pair is predicted once",
-        "ernie_pair.experiments.cross_validate",
-        "ernie_pair.experiments.config:CrossValidateConfig",
-        python="cross_validate",
-        also="kfold",
+        "sentence pairs", "Cross-validate a classifier: every pair is predicted once",
+        "ernie_pair.experiments.cross_validate", "ernie_pair.experiments.config:CrossValidateConfig",
+        python="cross_validate", also="kfold"
     ),
     "search-params": Command(
-        "sentence pairs",
-        "Search for the best training flags",
-        "ernie_pair.experiments.search_params",
-        "ernie_pair.experiments.config:SearchParamsConfig",
-        python="search_params",
-        also="hyperparameter-search hpo tune",
+        "sentence pairs", "Search for the best training flags",
+        "ernie_pair.experiments.search_params", "ernie_pair.experiments.config:SearchParamsConfig",
+        python="search_params", also="hyperparameter-search hpo tune"
     ),
     "train-embedding": Command(
-        "embeddings and search",
-        "Train a sentence-embedding model",
+        "embeddings and search", "Train a sentence-embedding model",
         "ernie_pair.embeddings.train.train_embedding",
-        "ernie_pair.embeddings.train.embedding_config:TrainEmbeddingConfig",
-        python="train_embedding",
+        "ernie_pair.embeddings.train.embedding_config:TrainEmbeddingConfig", python="train_embedding"
     ),
     "embed": Command(
-        "embeddings and search",
-        "Compute the embeddings of texts",
-        "ernie_pair.evaluation.embeddings.embed",
-        "ernie_pair.embeddings.embed_config:EmbedConfig",
-        python="embed",
-        returns="ernie_pair.api:embed",
-        also="encode",
+        "embeddings and search", "Compute the embeddings of texts",
+        "ernie_pair.evaluation.embeddings.embed", "ernie_pair.embeddings.embed_config:EmbedConfig",
+        python="embed", returns="ernie_pair.api:embed", also="encode"
     ),
     "index": Command(
-        "embeddings and search",
-        "Build a search index of texts",
-        "ernie_pair.retrieval.build_index:make_index",
-        "IndexConfig",
-        python="index",
+        "embeddings and search", "Build a search index of texts",
+        "ernie_pair.retrieval.build_index:make_index", "IndexConfig", python="index"
     ),
     "search": Command(
-        "embeddings and search",
-        "Search an index for texts that match a query",
-        "ernie_pair.retrieval.search_texts",
-        "SearchConfig",
-        python="search",
-        returns="ernie_pair.api:search",
+        "embeddings and search", "Search an index for texts that match a query",
+        "ernie_pair.retrieval.search_texts", "SearchConfig", python="search", returns="ernie_pair.api:search"
     ),
     "evaluate": Command(
-        "evaluation",
-        "Evaluate a model of pairs on labelled pairs",
-        "ernie_pair.evaluation.evaluate_pair",
-        "ernie_pair.pairs.config.ask_config:EvaluateConfig",
-        python="evaluate",
-        also="evaluate-pair eval test benchmark",
+        "evaluation", "Evaluate a model of pairs on labelled pairs",
+        "ernie_pair.evaluation.evaluate_pair", "ernie_pair.pairs.config.ask_config:EvaluateConfig",
+        python="evaluate", also="evaluate-pair eval test benchmark"
     ),
     "evaluate embedding": Command(
-        "evaluation",
-        "Evaluate an embedding model on labelled pairs",
+        "evaluation", "Evaluate an embedding model on labelled pairs",
         "ernie_pair.evaluation.embeddings.evaluate_embedding",
-        "ernie_pair.embeddings.embed_config:EvaluateEmbeddingConfig",
-        python="evaluate",
+        "ernie_pair.embeddings.embed_config:EvaluateEmbeddingConfig", python="evaluate"
     ),
     "evaluate mlm": Command(
-        "evaluation",
-        "Measure the masked-language-model loss on held-out text",
-        "ernie_pair.pretraining.mlm.evaluate_mlm",
-        "EvaluateMlmConfig",
-        python="evaluate_mlm evaluate",
+        "evaluation", "Measure the masked-language-model loss on held-out text",
+        "ernie_pair.pretraining.mlm.evaluate_mlm", "EvaluateMlmConfig", python="evaluate_mlm evaluate"
     ),
     "predict": Command(
-        "evaluation",
-        "Predict the labels of pairs",
-        "ernie_pair.evaluation.predict_pair",
-        "ernie_pair.pairs.config.ask_config:PredictConfig",
-        python="predict",
-        returns="ernie_pair.api:predict",
-        also="predict-pair infer inference",
+        "evaluation", "Predict the labels of pairs",
+        "ernie_pair.evaluation.predict_pair", "ernie_pair.pairs.config.ask_config:PredictConfig",
+        python="predict", returns="ernie_pair.api:predict", also="predict-pair infer inference"
     ),
     "predict mlm": Command(
-        "evaluation",
-        "Predict the words behind [MASK] with a pretrained model",
-        "ernie_pair.pretraining.mlm.fill_mask",
-        "FillMaskConfig",
+        "evaluation", "Predict the words behind [MASK] with a pretrained model",
+        "ernie_pair.pretraining.mlm.fill_mask", "FillMaskConfig"
     ),
     "compare starts": Command(
-        "evaluation",
-        "Fine-tune from several pretrained models and compare the results",
-        "ernie_pair.experiments.compare_starts",
-        "ernie_pair.experiments.config:CompareConfig",
+        "evaluation", "Fine-tune from several pretrained models and compare the results",
+        "ernie_pair.experiments.compare_starts", "ernie_pair.experiments.config:CompareConfig"
     ),
     "compare models": Command(
-        "evaluation",
-        "Compare accuracy, speed and size of trained classifiers",
-        "ernie_pair.experiments.compare_models",
-        "ernie_pair.experiments.config:CompareModelsConfig",
-        also="benchmark",
+        "evaluation", "Compare accuracy, speed and size of trained classifiers",
+        "ernie_pair.experiments.compare_models", "ernie_pair.experiments.config:CompareModelsConfig",
+        also="benchmark"
     ),
     "board": Command(
-        "runs and checkpoints",
-        "Show the curves of several runs in VisualDL",
-        "ernie_pair.report.board",
-        "BoardConfig",
+        "runs and checkpoints", "Show the curves of several runs in VisualDL",
+        "ernie_pair.report.board", "BoardConfig"
     ),
     "plot": Command(
-        "runs and checkpoints",
-        "Draw the curves of runs as a picture, or as a page that compares them",
-        "ernie_pair.report.plot_runs:plot",
-        "PlotConfig",
+        "runs and checkpoints", "Draw the curves of runs as a picture, or as a page that compares them",
+        "ernie_pair.report.plot_runs:plot", "PlotConfig"
     ),
     "checkpoint show": Command(
-        "runs and checkpoints",
-        "Show what a checkpoint or a run holds",
-        "ernie_pair.checkpoint.commands:show_checkpoint",
-        "ShowConfig",
-        also="info",
+        "runs and checkpoints", "Show what a checkpoint or a run holds",
+        "ernie_pair.checkpoint.commands:show_checkpoint", "ShowConfig", also="info"
     ),
     "checkpoint diff": Command(
-        "runs and checkpoints",
-        "Compare two checkpoints; the exit code is 0 if they are equal, else 1",
-        "ernie_pair.checkpoint.commands:diff_checkpoints",
-        "DiffConfig",
+        "runs and checkpoints", "Compare two checkpoints; the exit code is 0 if they are equal, else 1",
+        "ernie_pair.checkpoint.commands:diff_checkpoints", "DiffConfig"
     ),
     "checkpoint average": Command(
-        "runs and checkpoints",
-        "Average the weights of several checkpoints",
-        "ernie_pair.models.commands:average_checkpoints",
-        "AverageConfig",
-        also="soup merge",
+        "runs and checkpoints", "Average the weights of several checkpoints",
+        "ernie_pair.models.commands:average_checkpoints", "AverageConfig", also="soup merge"
     ),
     "export": Command(
-        "deployment",
-        "Export a classifier for use without training code",
-        "ernie_pair.deployment.export_pair",
-        "ernie_pair.deployment.export_config:ExportConfig",
-        python="export",
-        returns="output_dir",
-        also="onnx deploy compress quantize",
+        "deployment", "Export a classifier for use without training code",
+        "ernie_pair.deployment.export_pair", "ernie_pair.deployment.export_config:ExportConfig",
+        python="export", returns="output_dir", also="onnx deploy compress quantize"
     ),
     "export embedding": Command(
-        "deployment",
-        "Export an embedding model for use without training code",
+        "deployment", "Export an embedding model for use without training code",
         "ernie_pair.evaluation.embeddings.export_embedding",
-        "ernie_pair.embeddings.embed_config:ExportEmbeddingConfig",
-        python="export",
-        returns="output_dir",
+        "ernie_pair.embeddings.embed_config:ExportEmbeddingConfig", python="export", returns="output_dir"
     ),
     "serve": Command(
-        "deployment",
-        "Serve an exported classifier over HTTP, with a page to try it",
-        "ernie_pair.service.serve",
-        "ServeConfig",
-        python="serve",
-        also="deploy server simple-serving api",
+        "deployment", "Serve an exported classifier over HTTP, with a page to try it",
+        "ernie_pair.service.serve", "ServeConfig", python="serve", also="deploy server simple-serving api"
     ),
     "config": Command(
-        "several processes",
-        "Write a file for launch by answering a few questions",
-        "ernie_pair.launch.wizard:write_launch_file",
-        "QuestionsConfig",
+        "several processes", "Write a file for launch by answering a few questions",
+        "ernie_pair.launch.wizard:write_launch_file", "QuestionsConfig"
     ),
     "doctor": Command(
-        "environment",
-        "Check the environment: versions, GPU, libraries",
-        "ernie_pair.checks.doctor",
-        "DoctorConfig",
-        also="env info",
+        "environment", "Check the environment: versions, GPU, libraries",
+        "ernie_pair.checks.doctor", "DoctorConfig", also="env info"
     ),
     "check": Command(
-        "environment",
-        "Run the main steps on a tiny sample",
-        "ernie_pair.checks.quickstart:check",
-        "CheckConfig",
+        "environment", "Run the main steps on a tiny sample",
+        "ernie_pair.checks.quickstart:check", "CheckConfig"
     ),
     "check --gpu": Command(
-        "environment",
-        "Test a GPU for correctness and speed, and write a report",
-        "ernie_pair.checks.check_gpu",
-        "CheckGpuConfig",
+        "environment", "Test a GPU for correctness and speed, and write a report",
+        "ernie_pair.checks.check_gpu", "CheckGpuConfig"
     ),
-}
+}  # fmt: skip
 # These read their words themselves.
 WORDS = {
     "launch": Command(
-        "several processes",
-        "Start a command in several processes or on several machines",
-        "ernie_pair.launch.launch",
-        also="distributed torchrun accelerate",
+        "several processes", "Start a command in several processes or on several machines",
+        "ernie_pair.launch.launch", also="distributed torchrun accelerate"
     ),
     "completion": Command(
-        "environment", "Print a completion script for bash or zsh", "ernie_pair.completion:complete"
+        "environment", "Print a completion script for bash or zsh",
+        "ernie_pair.completion:complete"
     ),
-    "help": Command("environment", "Show the help of a command: ernie-pair help train"),
-}
+    "help": Command(
+        "environment", "Show the help of a command: ernie-pair help train"
+    ),
+}  # fmt: skip
 # Words behind a command that the folder of --model_path says as well.
 KINDS_OF_MODEL = ("embedding", "mlm")
 
