@@ -22,8 +22,10 @@ from command_configs import CONFIGS
 from places import ROOT
 
 from data_tools.audit_text import AuditConfig
+from ernie_pair.commands import COMMANDS, config_class_of
 from ernie_pair.core.cli.cli import MAX_SHORT_HELP, exit_code_of, help_text, parse_config
 from ernie_pair.core.cli.options import (
+    ANY,
     GROUPS,
     Options,
     check_names,
@@ -33,6 +35,7 @@ from ernie_pair.core.cli.options import (
     option,
 )
 from ernie_pair.core.errors import CheckpointError, ErniePairError, InputError, NumbersError
+from ernie_pair.core.installation import extra_here, install_command
 from ernie_pair.launch.launch import LaunchConfig
 
 
@@ -433,3 +436,40 @@ def test_an_open_that_fails_at_a_link_names_its_target(tmp_path, capsys):
     (tmp_path / "link").symlink_to("gone")
     assert exit_code_of(lambda: open(tmp_path / "link")) == 5  # noqa: SIM115 - it fails
     assert f"link: links to {tmp_path}/gone, which does not exist" in capsys.readouterr().err
+
+
+# --- what a command or a value needs, before anything is read or written
+
+
+@dataclass(frozen=True)
+class Needy(Options):
+    """Need a library for some values."""
+
+    NEEDS = {"json": ""}
+
+    way: Literal["plain", "odd"] = option("plain", help="a way", needs={"odd": {"absent_of_all": "tune"}})
+    names: str = option("", help="names", needs={"b": {"absent_of_all": "ray"}})
+    index: str = option("", help="a folder", needs={ANY: {"absent_of_all": ""}}, reads="FOLDER")
+
+
+@pytest.mark.parametrize(
+    "flag, value, extra", [("way", "odd", "tune"), ("names", "a,b", "ray"), ("index", "x", "")]
+)
+def test_a_value_is_refused_whose_library_is_missing(flag, value, extra):
+    said = re.escape(f"absent_of_all is not installed; {install_command(extra or extra_here())}")
+    with pytest.raises(InputError, match=said):
+        Needy(**{flag: value})
+    with pytest.raises(InputError, match=said):
+        parse_config(Needy, [f"--{flag}", value])
+    assert Needy(names="a").way == "plain"
+
+
+def test_a_command_is_refused_whose_library_is_missing(monkeypatch):
+    monkeypatch.setattr(Needy, "NEEDS", {"absent_of_all": ""})
+    with pytest.raises(InputError, match="absent_of_all is not installed; pip install "):
+        Needy()
+
+
+@pytest.mark.parametrize("name", ["pipeline", "quickstart", "check", "train", "train-embedding", "pretrain"])
+def test_what_trains_needs_the_stack_before_its_first_write(name):
+    assert {"paddle", "paddlenlp", "datasketch", "matplotlib"} <= config_class_of(COMMANDS[name]).NEEDS.keys()
