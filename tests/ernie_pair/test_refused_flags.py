@@ -51,7 +51,7 @@ REFUSED = {
     "build text --train_file t": ["--output_file pairs.tsv"],
     "index --input_file t --output_dir o": [
         *("--embedding_model ''", "--vectors v --embedding_model m", "--dim 8 --vectors v"),
-        *("--lists 8 --embedding_model m"),
+        "--lists 8 --embedding_model m",
         *("--output_dir ' ' --embedding_model m", "--retrieval bm25 --embedding_model m"),
     ],
     "search --index i --embedding_model m": [
