@@ -53,7 +53,7 @@ def command(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "words, code, told",
     [
-        ("--help", 0, "\n  reverse-lines        Reverse the lines of a text\n"),
+        ("--help", 0, "\n  reverse-lines       Reverse the lines of a text\n"),
         ("help reverse-lines", 0, "--skip N "),
         ("backwards", 2, "did you mean reverse-lines?"),
         ("reverse-lines --skp 1", 2, "did you mean --skip?"),
@@ -87,4 +87,4 @@ def test_a_row_completes_its_flags(capsys):
     pytest.importorskip("shtab")
     _run(["completion", "bash"])
     script = capsys.readouterr().out
-    assert "'reverse-lines'" in script and "'--skip'" in script
+    assert "reverse_lines_option_strings=(-h --help --input_file --output_file --skip" in script

@@ -1,6 +1,5 @@
 """A loss is one row: the flag, its help and its refusals take it, and a model is trained with it."""
 
-import pytest
 from children import json_of
 
 LOSS = """
@@ -44,4 +43,4 @@ print(json.dumps([
 def test_a_row_is_all_that_a_new_loss_needs(tmp_path):
     (tmp_path / "own_loss.py").write_text(LOSS)
     *is_taken, is_learned, hits = json_of("-c", PROGRAM, tmp_path)
-    assert is_taken == [True, True] and is_learned and hits > pytest.approx(0.4)
+    assert is_taken == [True, True] and is_learned and hits > 0.4
