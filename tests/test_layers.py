@@ -32,10 +32,7 @@ BELOW = {
     "ernie_pair/pairs/targets": ("ernie_pair/inference",),
     "ernie_pair/training": ("ernie_pair/models/networks",),
     "ernie_pair/report": ("ernie_pair/training",),
-    "ernie_pair/pairs/data": (
-        "ernie_pair/pairs/targets",
-        "ernie_pair/training",
-    ),
+    "ernie_pair/pairs/data": ("ernie_pair/pairs/targets", "ernie_pair/training"),
     "ernie_pair/checks": (
         "data_tools/samples",
         "ernie_pair/pairs/data",
@@ -69,10 +66,7 @@ BELOW = {
     "ernie_pair/pretraining/convert": ("ernie_pair/pretraining/graph",),
     "ernie_pair/pretraining": ("ernie_pair/pretraining/convert",),
     "ernie_pair/pretraining/mlm": ("ernie_pair/pretraining/convert",),
-    "ernie_pair/experiments": (
-        "ernie_pair/pairs/train",
-        "ernie_pair/pretraining/mlm",
-    ),
+    "ernie_pair/experiments": ("ernie_pair/pairs/train", "ernie_pair/pretraining/mlm"),
     "ernie_pair/launch": (
         "ernie_pair/embeddings/train",
         "ernie_pair/mining",

@@ -58,27 +58,18 @@ def test_each_page_exists_in_both_languages():
     assert len(PAIRS) > 15
 
 
+def flags_of(path):
+    return set(FLAG.findall(without_fences(path)))
+
+
+def count_list_items(path):
+    return len(re.findall(r"^(?:-|\d+\.) \S", without_fences(path), re.M))
+
+
+@pytest.mark.parametrize("measure", [tables_of, flags_of, count_list_items, links_of])
 @pytest.mark.parametrize("pair", PAIRS, ids=names)
-def test_the_rows_of_both_tables_have_the_same_flags(pair):
-    english, chinese = map(tables_of, pair)
-    assert english == chinese
-
-
-@pytest.mark.parametrize("pair", PAIRS, ids=names)
-def test_the_two_pages_name_the_same_flags(pair):
-    english, chinese = (set(FLAG.findall(without_fences(path))) for path in pair)
-    assert english == chinese
-
-
-@pytest.mark.parametrize("pair", PAIRS, ids=names)
-def test_the_two_pages_have_as_many_list_items(pair):
-    lengths = [len(re.findall(r"^(?:-|\d+\.) \S", without_fences(path), re.M)) for path in pair]
-    assert lengths[0] == lengths[1]
-
-
-@pytest.mark.parametrize("pair", PAIRS, ids=names)
-def test_the_two_pages_link_to_the_same_places(pair):
-    english, chinese = map(links_of, pair)
+def test_both_pages_have_the_same_tables_flags_lists_and_links(pair, measure):
+    english, chinese = map(measure, pair)
     assert english == chinese
 
 

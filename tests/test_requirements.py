@@ -14,14 +14,7 @@ from places import ROOT
 from test_layers import BELOW, imports_of, sources
 
 from ernie_pair.checks.doctor import what_works
-from ernie_pair.core.installation import (
-    CPU_BUILD,
-    OF_TRAINING,
-    PADDLENLP_COMMAND,
-    PADDLENLP_VERSION,
-    WITHOUT_PADDLENLP,
-    is_tested_paddle,
-)
+from ernie_pair.core import installation
 
 OURS = "ernie-pair"
 TESTED_SET, PYTHONS = "constraints.txt", ("3.10", "3.11", "3.12", "3.13")
@@ -128,7 +121,7 @@ def test_each_imported_library_is_provided_by_an_extra():
     imported = {module.partition(".")[0] for path in files for module in imports_of(path)}
     own = {"data_tools", "ernie_pair"}
     foreign = {name for name in imported - own if name not in sys.stdlib_module_names}
-    known = OF_THE_BASE | OF_PREDICTING | SAID_ELSEWHERE | OF_TRAINING
+    known = OF_THE_BASE | OF_PREDICTING | SAID_ELSEWHERE | installation.OF_TRAINING
     assert foreign | {"datasketch", "zstandard"} == known
 
 
@@ -138,9 +131,13 @@ def test_exact_pins_match_the_tested_constraints():
 
 
 def test_the_tested_paddle_is_in_the_range_of_its_extra():
-    assert {name for name in EXTRAS if CPU_BUILD in with_own_extras(name)} == {"cpu"}
-    (version,) = (line.partition("==")[2] for line in constraints() if line.startswith(f"{CPU_BUILD}=="))
-    assert with_own_extras("cpu")[CPU_BUILD].specifier.contains(version) and is_tested_paddle(version)
+    assert {name for name in EXTRAS if installation.CPU_BUILD in with_own_extras(name)} == {"cpu"}
+    (version,) = (
+        line.partition("==")[2] for line in constraints() if line.startswith(f"{installation.CPU_BUILD}==")
+    )
+    assert with_own_extras("cpu")[installation.CPU_BUILD].specifier.contains(
+        version
+    ) and installation.is_tested_paddle(version)
 
 
 # --- PaddleNLP without its requirements
@@ -148,10 +145,10 @@ def test_the_tested_paddle_is_in_the_range_of_its_extra():
 
 def test_where_no_extra_installs_paddlenlp_a_step_does():
     """The pages, the scripts and the errors name one version, that of the tested set."""
-    assert not [name for name in WITHOUT_PADDLENLP if "paddlenlp" in with_own_extras(name)]
-    assert f"paddlenlp=={PADDLENLP_VERSION}" in constraints()
+    assert not [name for name in installation.WITHOUT_PADDLENLP if "paddlenlp" in with_own_extras(name)]
+    assert f"paddlenlp=={installation.PADDLENLP_VERSION}" in constraints()
     for page in ("README.md", "README_cn.md", "docs/en/install.md", "docs/zh/install.md"):
-        assert PADDLENLP_COMMAND in (ROOT / page).read_text(encoding="utf-8"), page
+        assert installation.PADDLENLP_COMMAND in (ROOT / page).read_text(encoding="utf-8"), page
     assert "--no-deps paddlenlp\n" in (ROOT / "scripts" / "environment.sh").read_text(encoding="utf-8")
 
 
@@ -182,7 +179,7 @@ def test_the_training_extra_brings_what_paddlenlp_imports():
     done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     imported = set(map(canonicalize_name, json.loads(done.stdout.splitlines()[-1])))
-    brought = brought_by([*with_own_extras("train"), CPU_BUILD])
+    brought = brought_by([*with_own_extras("train"), installation.CPU_BUILD])
     assert len(imported) > 20 and imported - brought - {"paddlenlp", *IF_PRESENT} == set()
 
 

@@ -1,13 +1,11 @@
 """The n-gram lexicon: its scores against an independent count, its bytes, and what is refused."""
 
 import math
-import subprocess
-import sys
 from collections import Counter
 
 import numpy as np
 import pytest
-from places import ROOT
+from children import python
 from tiny_corpus import make, write_vocab
 
 from data_tools import build_ngrams as tool
@@ -169,13 +167,7 @@ def test_the_command_builds_a_lexicon_from_a_text_corpus(tmp_path):
     sentence = '{"text": "我爱北京天安门。学习学习！hello world, ok12。"}\n'
     make(tmp_path, (sentence * 6).encode("utf-8"))
     words = "--input_path out --vocab_file model/vocab.txt --output_file n.txt --sizes 9".split()
-    done = subprocess.run(
-        [sys.executable, "-m", "ernie_pair", "build", "ngrams", *words],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
+    done = python("-m", "ernie_pair", "build", "ngrams", *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "n.txt: n-grams by t: 9 of 2 tokens" in done.stderr
     found = lines_of(tmp_path / "n.txt")

@@ -2,12 +2,10 @@
 
 import gzip
 import json
-import subprocess
-import sys
 
 import pytest
 import zstandard
-from places import ROOT
+from children import output_of
 
 from data_tools.build_vocab import VocabConfig, build_vocab
 from data_tools.corpus.encoder import DocumentEncoder, EncodingRules
@@ -57,16 +55,12 @@ def test_json_lines_of_any_name_make_the_same_vocabulary(tmp_path, name):
     pack = {"docs.zst": zstandard.compress, "docs.gz": gzip.compress}.get(name, bytes)
     packed = make(tmp_path, pack(content.encode()), name).tokens
     assert packed == make(tmp_path, overwrite=True).tokens
+    flags = {"json_key": "body", "workers": 2, "overwrite": True}
+    assert make(tmp_path, json.dumps({"body": TEXT}) + "\n", "text.jsonl", **flags).tokens == packed
 
 
 def test_text_that_begins_with_a_brace_stays_text(tmp_path):
     assert "{" in make(tmp_path, "{{引用}}我\n" * 3).vocab
-
-
-def test_json_lines_and_text_make_the_same_vocabulary(tmp_path):
-    plain = make(tmp_path).tokens
-    line = json.dumps({"body": TEXT}) + "\n"
-    assert make(tmp_path, line, "text.jsonl", json_key="body", overwrite=True, workers=2).tokens == plain
 
 
 def test_every_process_makes_the_same_bytes(tmp_path):
@@ -77,11 +71,8 @@ def test_every_process_makes_the_same_bytes(tmp_path):
         "build_vocab(VocabConfig(input_path=sys.argv[1], output_file=sys.argv[2]))"
     )
     for number in range(3):
-        output = str(tmp_path / f"{number}.txt")
-        root = str(ROOT)
-        subprocess.run(
-            [sys.executable, "-c", program, str(tmp_path / "text.txt"), output], cwd=root, check=True
-        )
+        output = tmp_path / f"{number}.txt"
+        output_of("-c", program, tmp_path / "text.txt", output)
         assert WordPiece.from_file(output).sha256 == expected
 
 
@@ -128,36 +119,19 @@ def test_added_twins_mark_words_and_keep_the_model_input_ids(tmp_path):
     assert twinned.base_ids.max() < plain.vocab_size
 
 
-def test_a_vocabulary_with_all_its_twins_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"plain\.txt: no Chinese character without a '##' twin"):
-        add_twins(tmp_path, [*CONTROL_TOKENS, "我", "##我", "a"])
+@pytest.mark.parametrize(
+    ("tokens", "reason"),
+    [
+        ([*CONTROL_TOKENS, "我", "##我", "a"], "no Chinese character without a '##' twin"),
+        (["[PAD]", "[CLS]", "[SEP]", "[UNK]"], r"no \[MASK\] among its 4 tokens"),
+    ],
+)
+def test_a_vocabulary_that_takes_no_twins_is_refused(tmp_path, tokens, reason):
+    with pytest.raises(InputError, match=rf"plain\.txt: {reason}"):
+        add_twins(tmp_path, tokens)
     assert not (tmp_path / "vocab.txt").exists()
 
 
-def test_twins_are_not_written_over_another_vocabulary(tmp_path):
-    add_twins(tmp_path, TWINLESS)
-    with pytest.raises(InputError, match="exists; pass overwrite"):
-        add_twins(tmp_path, TWINLESS[:-1])
-    assert add_twins(tmp_path, TWINLESS[:-1], overwrite=True).vocab_size == len(TWINLESS) + 1
-
-
-def test_adding_twins_to_an_invalid_vocabulary_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"plain\.txt: no \[MASK\] among its 4 tokens"):
-        add_twins(tmp_path, ["[PAD]", "[CLS]", "[SEP]", "[UNK]"])
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ({}, "give input_path .* or add_twins_to .*, one of the two"),
-        ({"input_path": "a", "add_twins_to": "v"}, "one of the two"),
-        (
-            {"add_twins_to": "v", "min_count": 3},
-            "min_count=3 is about text, which add_twins_to does not read",
-        ),
-        ({"add_twins_to": "v", "vocab_size": 40_000}, "vocab_size=40000 is about text"),
-    ],
-)
-def test_text_input_and_add_twins_to_are_mutually_exclusive(flags, message):
-    with pytest.raises(InputError, match=message):
-        VocabConfig(output_file="b", **flags)
+def test_text_or_a_vocabulary_is_needed():
+    with pytest.raises(InputError, match="give input_path .* or add_twins_to .*, one of the two"):
+        VocabConfig(output_file="b")

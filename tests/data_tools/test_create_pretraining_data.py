@@ -195,11 +195,9 @@ def test_plain_and_compressed_files_are_read_in_order(tmp_path, vocab_file):
     made = make(tmp_path, lines_of("我"), "data/a.jsonl", input_path=str(tmp_path / "data"))
     assert made == [["我"], ["爱"], ["北"]]
     inputs = Corpus(tmp_path / "out").manifest["inputs"]
-    assert [(item["name"], item["documents"]) for item in inputs] == [
-        ("a.jsonl", 1),
-        ("b.jsonl.gz", 1),
-        ("c.jsonl.zst", 1),
-    ]
+    assert {item["name"]: item["documents"] for item in inputs} == dict.fromkeys(
+        ("a.jsonl", "b.jsonl.gz", "c.jsonl.zst"), 1
+    )
 
 
 def write(path, content):
@@ -262,26 +260,6 @@ def test_words_cannot_be_marked_without_twins(tmp_path):
     path = write(tmp_path / "plain.txt", "\n".join([*TOKENS[:25], "[UNK]"]).encode("utf-8"))
     with pytest.raises(InputError, match=r"plain\.txt has no '##' twin"):
         DocumentEncoder(EncodingRules(str(path), segmenter="rjieba"))
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ({"vocab_file": ""}, "model_name .* or vocab_file, one of the two"),
-        ({"model_name": "m"}, "model_name .* or vocab_file, one of the two"),
-        ({"cn_whole_word_segment": True}, "cn_whole_word_segment needs chinese"),
-        ({"cn_splited": True, "chinese": True}, "cn_splited needs cn_whole_word_segment"),
-        ({"cn_seg_func": "jieba"}, "cn_seg_func needs cn_whole_word_segment"),
-        ({"cn_seg_func": "jieba", **SPLIT}, "leave cn_seg"),
-        ({"cn_split_dimer": "/"}, "cn_split_dimer needs cn_splited"),
-        ({"cn_split_dimer": "", **SPLIT}, "cn_split_dimer is empty"),
-        ({"user_lexicon": "words.txt"}, "user_lexicon needs cn_whole_word_segment"),
-        ({"max_bad_lines": 3}, "max_bad_lines needs on_bad_line skip"),
-    ],
-)
-def test_invalid_or_ineffective_flags_are_refused(flags, message):
-    with pytest.raises(InputError, match=message):
-        CreateConfig(**{"input_path": "a", "output_prefix": "b", "vocab_file": "v", **flags})
 
 
 def test_every_flag_of_the_recipe_has_an_effect():

@@ -5,8 +5,7 @@ import pytest
 from masking_cases import rule
 
 from data_tools.dataset_utils import MaskedTokens
-from data_tools.ernie_dataset import ErnieDataset, Sample, make_segments
-from data_tools.samples.split_datasets import collate
+from data_tools.ernie_dataset import ErnieDataset, make_segments
 
 SENTENCES = [np.arange(10, 15), np.arange(20, 28), np.arange(30, 33), np.arange(40, 60)]
 CORPUS = SimpleNamespace(ids=np.concatenate(SENTENCES), starts=np.array([0, 5, 13, 16, 36]), marks=None)
@@ -91,15 +90,3 @@ def test_a_custom_masking_function_replaces_the_default():
         return MaskedTokens(tokens, np.array([1]), tokens[1:2])
 
     assert dataset(masking_fn=hide_first)[0].masked_positions.tolist() == [1]
-
-
-def test_a_batch_is_padded_by_eights_up_to_max_seq_len():
-    short = Sample(np.array([1, 10, 2]), np.zeros(3, int), np.array([1]), np.array([10]), 0)
-    long = Sample(np.arange(1, 10), np.ones(9, int), np.array([2, 5]), np.array([7, 8]), -1)
-    batch = collate([short, long], pad_id=0, max_seq_len=12)
-    assert batch["input_ids"].shape == (2, 12)
-    assert batch["input_ids"][0].tolist() == [1, 10, 2] + [0] * 9
-    assert batch["masked_positions"].tolist() == [1, 14, 17, 0, 0, 0, 0, 0]
-    assert batch["masked_lm_labels"].tolist() == [10, 7, 8, -1, -1, -1, -1, -1]
-    assert batch["next_sentence_labels"].tolist() == [0, -1]
-    assert {array.dtype for array in batch.values()} == {np.dtype(np.int64)}

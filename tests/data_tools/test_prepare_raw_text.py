@@ -95,9 +95,7 @@ def test_raw_text_and_documents_are_read_together(folder):
 def test_json_lines_of_a_user_are_never_replaced(folder):
     (folder / "out.jsonl").write_text("mine", encoding="utf-8")
     for overwrite in (False, True):
-        with pytest.raises(
-            InputError, match="out.jsonl exists and is not what prepare made of raw text; move"
-        ):
+        with pytest.raises(InputError, match="out.jsonl exists and is not what prepare made of raw text"):
             prepare(config_of(folder, "raw", overwrite=overwrite))
     assert (folder / "out.jsonl").read_text(encoding="utf-8") == "mine"
     (folder / "out.jsonl").unlink()

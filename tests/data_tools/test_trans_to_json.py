@@ -1,14 +1,12 @@
 """Raw text becomes one JSON line per document, in an order that depends only on the seed."""
 
-import gzip
 import json
 import os
 
 import pytest
-import zstandard
 
 from data_tools.trans_to_json import TransConfig, trans_to_json
-from ernie_pair.core.cli.cli import exit_code_of, parse_config
+from ernie_pair.core.cli.cli import parse_config
 from ernie_pair.core.errors import InputError
 
 RAW = "第一句话很长很长。\n第二句话。\n\n另一篇文章的全部内容。\n"
@@ -48,18 +46,6 @@ def test_spaces_do_not_change_the_documents(tmp_path):
     assert convert(tmp_path, spaced) == DOCUMENTS
 
 
-def test_only_lf_ends_a_line(tmp_path):
-    assert convert(tmp_path, "一行文字里有\u2028和\x0b和\x85这些字符") == [
-        "一行文字里有\u2028和\x0b和\x85这些字符"
-    ]
-
-
-def test_compressed_files_are_read_like_plain_ones(tmp_path):
-    convert(tmp_path, gzip.compress(RAW.encode()), "a.txt.gz")
-    halves = [zstandard.compress(part) for part in (RAW.encode()[:20], RAW.encode()[20:])]
-    assert convert(tmp_path, b"".join(halves), "b.txt.zst", overwrite=True) == DOCUMENTS * 2
-
-
 def test_short_documents_are_left_out_and_counted(tmp_path, capsys):
     assert convert(tmp_path, RAW + "\n短。\n") == DOCUMENTS
     assert "2 documents from 1 file (1 shorter than 10 characters left out)" in capsys.readouterr().err
@@ -87,9 +73,8 @@ def test_without_merging_each_input_has_its_own_output(tmp_path):
     (tmp_path / "in" / "sub").mkdir(parents=True)
     (tmp_path / "in" / "sub" / "b.txt").write_text(RAW, encoding="utf-8")
     convert(tmp_path, numbered(3), "a.txt", no_merge=True)
-    assert (
-        texts(tmp_path / "out_sub_b.txt.jsonl") == DOCUMENTS and len(texts(tmp_path / "out_a.txt.jsonl")) == 3
-    )
+    assert texts(tmp_path / "out_sub_b.txt.jsonl") == DOCUMENTS
+    assert len(texts(tmp_path / "out_a.txt.jsonl")) == 3
 
 
 def test_files_that_are_not_merged_are_shuffled_apart(tmp_path):
@@ -106,10 +91,7 @@ def test_an_earlier_output_in_the_input_folder_is_not_read(tmp_path):
 
 
 BAD = {
-    "an invalid byte": (
-        "好\n好\n".encode() + b"\xff\n",
-        r"raw\.txt:3: not UTF-8 \(byte 1 of the line is 0xff\)",
-    ),
+    "an invalid byte": ("好\n好\n".encode() + b"\xff\n", r"raw\.txt:3: not UTF-8 \(byte 1 .* is 0xff\)"),
     "GB18030": (
         "你好，世界\n".encode() + "你好，世界".encode("gb18030"),
         r"raw\.txt:2: not UTF-8 .*looks like GB18030: convert .* -f GB18030",
@@ -128,13 +110,6 @@ def test_bad_text_is_reported_and_leaves_no_output(tmp_path, content, message, w
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
-def test_a_missing_input_gives_one_line_and_exit_code_2(tmp_path, capsys):
-    config = TransConfig(input_path=str(tmp_path / "no"), output_path=str(tmp_path / "out"))
-    assert exit_code_of(lambda: trans_to_json(config)) == 2
-    error = capsys.readouterr().err
-    assert error == f"error: {tmp_path}/no: no such file or folder; fix --input_path\n"
-
-
 def test_an_output_may_have_a_long_chinese_name(tmp_path):
     convert(tmp_path, output_path=str(tmp_path / ("长" * 75)))
     assert texts(tmp_path / f"{'长' * 75}.jsonl") == DOCUMENTS
@@ -148,17 +123,18 @@ def test_a_separator_may_consist_of_hyphens(words):
     assert (config.doc_spliter, config.input_path) == (words[-1].rpartition("=")[2], "-")
 
 
-def test_an_empty_input_path_is_not_the_working_folder(tmp_path):
-    with pytest.raises(InputError, match="^input_path is empty; name a file or folder, "):
-        trans_to_json(TransConfig(input_path="", output_path=str(tmp_path / "out")))
-
-
-def test_a_pipe_is_not_a_folder_that_cannot_be_read(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("", "^input_path is empty; name a file or folder, "),
+        ("no", "no: no such file or folder; fix input_path$"),
+        ("pipe", "pipe: a pipe or a device; give its content as standard input, "),
+        ("notes", r"no file ends with \.txt; fix"),
+    ],
+)
+def test_an_input_without_text_files_is_refused(tmp_path, name, reason):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InputError, match="pipe: a pipe or a device; give its content as standard input, "):
-        trans_to_json(TransConfig(input_path=str(tmp_path / "pipe"), output_path=str(tmp_path / "out")))
-
-
-def test_a_folder_without_text_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"no file ends with \.txt; fix"):
-        convert(tmp_path, "x", "notes.md")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "notes.md").write_text("x")
+    with pytest.raises(InputError, match=reason):
+        trans_to_json(TransConfig(name and str(tmp_path / name), str(tmp_path / "out")))

@@ -11,6 +11,7 @@ HALF = "--use_amp true --device gpu"
 STREAM = "--streaming true --max_steps 3"
 RANKING = "--target ranking"
 WARM = "--warmup_rate none"
+SPLIT = "--chinese true --cn_whole_word_segment true --cn_splited true"
 # {what comes before the flags of a row: the rows}
 REFUSED = {
     "train --model_name_or_path m --train_file t --dev_file d --output_dir o": [
@@ -26,7 +27,8 @@ REFUSED = {
         f"--incr_every_n_steps 0 {HALF}",
         f"--init_loss_scaling 0.5 {HALF}",
         *("--amp_dtype float16 --device gpu", "--amp_dtype float32 --device gpu"),
-        *("--sharding stage2 --device cpu", "--fgm_epsilon 0.5 --sharding stage2 --device gpu"),
+        *("--amp_level O2 --device gpu", "--sharding stage2 --device cpu"),
+        "--fgm_epsilon 0.5 --sharding stage2 --device gpu",
         *("--symmetric average --rdrop_alpha 1", "--symmetric consistency --rdrop_alpha 1"),
         *("--symmetric_alpha 2", "--symmetric_alpha 0.5 --symmetric average"),
         *("--freeze_layers=-1", "--freeze_layers 1 --freeze encoder"),
@@ -44,6 +46,34 @@ REFUSED = {
         *(f"--unlabelled_file more {STREAM}", "--to_static true --hidden_weight 1"),
         "--margin 2",
     ],
+    "prepare --input_path a --output_prefix b --vocab_file v": [
+        *("--model_name m", "--cn_whole_word_segment true", "--cn_splited true --chinese true"),
+        *("--cn_seg_func jieba", f"--cn_seg_func jieba {SPLIT}", "--user_lexicon words.txt"),
+        *("--cn_split_dimer /", f"--cn_split_dimer '' {SPLIT}", "--max_bad_lines 3", "--join_tokens 100"),
+        *(f"--ray_address {text}" for text in ("head:1", "head --engine ray", "ray://head:1 --engine ray")),
+    ],
+    "prepare --input_path a --output_prefix b": ["--vocab_file ''"],
+    "build vocab --output_file b": [
+        *("--add_twins_to v --input_path a", "--min_count 3 --add_twins_to v"),
+        "--vocab_size 40000 --add_twins_to v",
+    ],
+    "make-sample --output_dir o": ["--pairs 3601"],
+    "export --model_path m --output_dir s": [
+        *("--triton true", "--docker true", "--wheel w.whl", "--quantize int8", "--quantize_file dev.tsv"),
+        "--precision bf16 --format onnx",
+    ],
+    "serve": [
+        *("--max_waiting 10 --model_path m", "--device gpu --index i", "--retrieval bm25 --model_path m"),
+        *("--recall_k 9 --model_path m", "--long_text cut --model_path m", "--recall_k 5000 --index i"),
+        "--threshold 0.5 --embedding_model e",
+    ],
+    "check --gpu": ["--output_file d.html", "--output_file a/b.json", "--only losses,wishes"],
+    "pipeline --train_file t --output_dir o": ["--label_map 0=a,1=b --are_scores true"],
+    "pipeline --train_file t --output_dir o --dev_file d --test_file t": ["--dev_share 0.2"],
+    "predict --model_path m --input_file i --output_file o --device cpu": [
+        *("--workers 2", "--ray_address head:6379"),
+    ],
+    "predict --model_path m --input_file i --output_file o --device gpu": ["--engine ray"],
     "mine --train_file t --output_file o.tsv": [
         *("--min_similarity 0.9 --max_similarity 0.5", "--min_rank 5 --max_rank 5", "--threshold 0.5"),
         "--output_file o.txt",
@@ -82,6 +112,8 @@ REFUSED = {
         *("--use_sharding false --sharding_degree 4", "--geometric true --favor_longer_ngram true"),
         *("--geometric true --max_ngrams 1", "--favor_longer_ngram true --max_ngrams 1"),
         *("--mp_degree 2", "--pp_degree 0", "--report_to comet"),
+        *("--amp_dtype float16 --device gpu", "--amp_dtype float32 --device gpu"),
+        *(f"--level_weights '{text}'" for text in ("1", "1 1 1 1", "1 1 x", "1 -1 1", "0 0 0", "1 inf 1")),
         "--optimizer lamb --weight_decay 0",
         *(f"{flag} --ngram_lexicon n.txt" for flag in (
             *("--max_ngrams 2", "--geometric true", "--favor_longer_ngram true"),

@@ -2,8 +2,6 @@
 
 import json
 import re
-import shutil
-import subprocess
 
 import pytest
 from pages import activated_environment, block_with, blocks_to_run, run_shell
@@ -88,24 +86,3 @@ def test_the_recipe_in_python(environment, tmp_path):
 
 def test_the_doctor_finds_no_defects_in_this_environment(environment):
     assert "no defects found" in run_shell("ernie-pair doctor", ROOT, environment)
-
-
-def test_without_python_the_scripts_name_the_usable_versions(tmp_path):
-    copy = tmp_path / "clone"
-    (copy / "scripts").mkdir(parents=True)
-    for name in ("environment.sh", "test.sh"):
-        (copy / "scripts" / name).write_text((ROOT / "scripts" / name).read_text())
-    for name in ("setup.py", "constraints.txt", "constraints26.txt", "pyproject.toml"):
-        (copy / name).write_text("")
-    (copy / "data_tools").mkdir()
-    (copy / "data_tools" / "helpers.cpp").write_text("")
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    for tool in ("sh", "dirname", "cat", "cksum"):
-        (tools / tool).symlink_to(shutil.which(tool))
-    line, environment = [tools / "sh", copy / "scripts" / "test.sh"], {"PATH": str(tools)}
-    done = subprocess.run(line, env=environment, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stderr.strip() == (
-        "error: no CPython 3.10 to 3.13 is on PATH; " "install one, or name it: PYTHON=/path/to/python3.11"
-    )

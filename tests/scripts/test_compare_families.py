@@ -19,12 +19,7 @@ def test_a_row_shows_its_largest_differences():
 
 
 def test_a_refused_family_shows_where_it_was_refused():
-    refused = {
-        "family": "DeBERTa",
-        "transformers": "5.0",
-        **dict.fromkeys(COLUMNS),
-        "load": "config.json: no",
-    }
+    refused = {"family": "DeBERTa", "transformers": "5.0", **dict.fromkeys(COLUMNS), "load": "no"}
     assert compare_families.cells(refused)[2:] == ["refused", "", "", "", ""]
     assert compare_families.cells({**refused, **MEASURED, "head": "no classifier"})[-1] == "refused"
     assert compare_families.cells({**refused, **MEASURED, "head": float("inf")})[-1] == "refused"

@@ -39,14 +39,6 @@ def test_a_text_in_both_parts_is_a_training_document(tmp_path):
     assert cut(tmp_path, ["d", "e"], ["a", "d", "c", "d", "e"]) == (["d"], ["e"])
 
 
-def test_a_second_cut_does_nothing_and_replaces_nothing(tmp_path, capsys):
-    first = cut(tmp_path, ["e", "a"], CORPUS)
-    assert cut(tmp_path, ["e", "a"], CORPUS) == first
-    assert "nothing to do" in capsys.readouterr().err
-    with pytest.raises(InputError, match="input_file"):
-        cut(tmp_path, ["d", "a"], CORPUS)
-
-
 def test_a_domain_that_does_not_fit_its_corpus_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"laws.jsonl:2: no document of .*documents.jsonl"):
         cut(tmp_path, ["a", "x"], CORPUS)

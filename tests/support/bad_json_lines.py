@@ -17,3 +17,8 @@ BAD = {
     "nested too deep": (b"[" * 100_000, r": nested too deep"),
     "a lone CR": (b'{"text":\r "a"}', r": CR inside the line"),
 }
+# Values that are no object, and texts that are no text, each by the kind that it is.
+RECORDS = {"7": "a number", "-1.5": "a number", '"我"': "a text", "null": "null", "true": "true or false"}
+BAD.update({word: (word.encode(), f": {kind}, not an object; write") for word, kind in RECORDS.items()})
+for value in (b"[]", b"true", b"{}"):
+    BAD[f"the text {value}"] = (b'{"text": %s}' % value, ": 'text' is .*, not a text; put it in quotes$")

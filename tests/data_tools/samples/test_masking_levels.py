@@ -335,20 +335,3 @@ def test_levels_are_counted_by_token():
 def test_level_weights_are_three_numbers():
     assert MaskingFlags(level_weights=" 0 0.5  4").rule_settings()["level_weights"] == (0.0, 0.5, 4.0)
     assert MaskingFlags().rule_settings()["level_weights"] == (1.0, 1.0, 1.0)
-
-
-@pytest.mark.parametrize("name", ["geometric", "favor_longer_ngram"])
-def test_a_law_of_lengths_needs_ngrams_of_several_words(name):
-    assert MaskingFlags(**{name: True, "max_ngrams": 2}).rule_settings()[name]
-    with pytest.raises(InputError, match=f"{name} needs n-grams of several words"):
-        MaskingFlags(**{name: True, "max_ngrams": 1})
-    with pytest.raises(InputError, match="are two distributions of n-gram lengths"):
-        MaskingFlags(geometric=True, favor_longer_ngram=True)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "1", "1 1", "1 1 1 1", "1 1 x", "1 -1 1", "0 0 0", "1 nan 1", "1 inf 1"]
-)
-def test_invalid_level_weights_are_refused(text):
-    with pytest.raises(InputError, match=f"level_weights='{text}': not three numbers of 0 or more"):
-        MaskingFlags(level_weights=text)

@@ -11,12 +11,13 @@ import multiprocessing
 import os
 import resource
 import signal
-import subprocess
 import sys
 import time
 
 import numpy as np
 import pytest
+from bad_arrays import Payload
+from children import output_of
 from places import ROOT
 from tiny_pretrain import events, flags, opened, write_corpus, write_model
 from waiting import until
@@ -130,11 +131,6 @@ def test_short_targets_occur_with_the_given_probability():
 def test_a_corpus_without_sentences_is_refused():
     with pytest.raises(InputError, match="no sentence"):
         build(np.array([0, 0]), np.empty(0, np.int32))
-
-
-class Payload:
-    def __reduce__(self):
-        return pytest.fail, ("a pickle was opened",)
 
 
 # Sample maps on disk
@@ -328,15 +324,9 @@ def test_a_damaged_cache_is_built_again_with_one_warning(tmp_path, caplog, damag
 
 
 @pytest.mark.parametrize("kind", [".npy", ".json"])
-def test_an_incomplete_cache_is_built_again(tmp_path, kind):
-    cached(tmp_path)
-    next(tmp_path.glob(f"*{kind}")).unlink()
-    assert np.array_equal(cached(tmp_path), ROWS)
-
-
-def test_a_reader_keeps_the_old_map_when_it_is_replaced(tmp_path):
+def test_an_incomplete_cache_is_built_again_beside_its_readers(tmp_path, kind):
     old = cached(tmp_path)
-    next(tmp_path.glob("*.json")).unlink()
+    next(tmp_path.glob(f"*{kind}")).unlink()
     cached(tmp_path, build=lambda: ROWS + 1)
     assert np.array_equal(old, ROWS) and np.array_equal(cached(tmp_path), ROWS + 1)
 
@@ -514,16 +504,6 @@ def test_the_corpus_folder_is_never_written_to(world, tmp_path):
     assert len(list((tmp_path / "out" / "cache").glob("*.npy"))) == 3
 
 
-def test_a_damaged_map_of_a_run_is_built_again(world, tmp_path, caplog):
-    first = [opened(world, output_dir=tmp_path).datasets["train"][number].input_ids for number in range(24)]
-    for path in (tmp_path / "cache").glob("*.npy"):
-        os.truncate(path, path.stat().st_size - 4)
-    with caplog.at_level(logging.WARNING):
-        again = opened(world, output_dir=tmp_path).datasets["train"]
-    assert all(np.array_equal(ids, again[number].input_ids) for number, ids in enumerate(first))
-    assert caplog.text.count("is damaged or unfinished") == 3
-
-
 def test_a_run_on_damaged_ids_does_not_start(world, tmp_path):
     paths = corpus_paths(write_corpus(tmp_path / "data", world / "model") / "text")
     content = bytearray(paths.ids.read_bytes())
@@ -539,12 +519,6 @@ def test_batches_with_nothing_to_mask_have_finite_losses(world, tmp_path):
     np.save(tmp_path / "data" / "text_ids.npy", np.full(180, sep, np.uint16))
     np.savez(tmp_path / "data" / "text_idx.npz", lens=np.full(60, 3), docs=np.arange(0, 61, 2))
     words = flags(world / "model", tmp_path / "data", tmp_path / "out", max_steps=2)
-    done = subprocess.run(
-        [sys.executable, ROOT / "scripts" / "run_pretrain_static.py", *words],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    output_of(ROOT / "scripts" / "run_pretrain_static.py", *words)
     found = events(tmp_path / "out")
     assert {event["lm_loss"] for event in found} == {0} and all(np.isfinite(e["sop_loss"]) for e in found)

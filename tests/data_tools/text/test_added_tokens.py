@@ -16,7 +16,7 @@ SETTINGS = "tokenizer_config.json"
 
 def flags(content, **told):
     return {
-        **dict.fromkeys(("lstrip", "rstrip", "single_word", "normalized"), False),
+        **dict.fromkeys("lstrip rstrip single_word normalized".split(), False),
         "content": content,
         **told,
     }
@@ -29,6 +29,8 @@ def decoder(**more):
 
 # Of each folder: files and their content, of tokenizer_config.json what replaces its keys; and texts, cut.
 ADDED = {"added_tokens.json": {"[Q]": FIRST, "Covid19": FIRST + 1}}
+PAD = {"pad_token": "[PAD]"}
+NO_DECODER = {SETTINGS: {"added_tokens_decoder": None}}
 CASES = {
     "added_tokens.json": (
         {SETTINGS: {"added_tokens_decoder": None, "additional_special_tokens": ["[Q]"]}, **ADDED},
@@ -53,11 +55,8 @@ CASES = {
     ),
     "special_tokens_map.json": (
         {
-            SETTINGS: {"added_tokens_decoder": None},
-            "special_tokens_map.json": {
-                "additional_special_tokens": [flags("[Q]", lstrip=True)],
-                "pad_token": "[PAD]",
-            },
+            **NO_DECODER,
+            "special_tokens_map.json": {**PAD, "additional_special_tokens": [flags("[Q]", lstrip=True)]},
             **ADDED,
         },
         {"É [Q]é": "e [Q] e", "COVID19": "Covid19"},
@@ -109,14 +108,8 @@ def test_a_special_token_of_the_vocabulary_changes_the_identity(tmp_path):
 @pytest.mark.parametrize(
     "files, named",
     [
-        (
-            {SETTINGS: {"added_tokens_decoder": None}, "added_tokens.json": {"[Q]": FIRST + 5}},
-            "has the id 186",
-        ),
-        (
-            {SETTINGS: {"added_tokens_decoder": None}, "added_tokens.json": {"[Q]": "x"}},
-            "added_tokens.json.*no id",
-        ),
+        ({**NO_DECODER, "added_tokens.json": {"[Q]": FIRST + 5}}, "has the id 186"),
+        ({**NO_DECODER, "added_tokens.json": {"[Q]": "x"}}, "tokens.json.*no id"),
         ({SETTINGS: {"added_tokens_decoder": [1]}}, "not an object of tokens"),
         ({SETTINGS: {"added_tokens_decoder": {"181": {"content": 5}}}}, "is no text"),
         ({SETTINGS: {"added_tokens_decoder": {"181": flags("a", lstrip=1)}}}, "is no text"),

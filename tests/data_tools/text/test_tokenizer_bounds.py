@@ -15,6 +15,7 @@ from ernie_pair.core.errors import InputError
 VOCAB = {
     token: place for place, token in enumerate(["[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]", "a", "##a"])
 }
+PARTS = "pretokenizers"
 # Those of GPT-2, of GPT-4, of its successor, of Qwen 2, of XLM-RoBERTa and of DeepSeek.
 REAL_PATTERNS = [
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
@@ -64,12 +65,21 @@ def rules(kind, *given, name="normalizers"):
     return {"type": "Sequence", name: [{"type": kind, **one} for one in given]}
 
 
+def given(pattern, content, kind="String"):
+    return {"pattern": {kind: pattern}, "content": content}
+
+
 def replaced(text, content, times):
-    return rules("Replace", *[{"pattern": {"String": text}, "content": content}] * times)
+    return rules("Replace", *[given(text, content)] * times)
 
 
 def split(pattern):
     return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+
+
+def part(name, kind="SpecialToken", segment=0):
+    """A part of a template."""
+    return {kind: {"id": name, "type_id": segment}}
 
 
 def charsmap(*texts):
@@ -79,15 +89,11 @@ def charsmap(*texts):
 HOSTILE = {
     "doubling": (state_of(normalizer=replaced("a", "aa", 34)), "rules that make up to 1.72e[+]10 characters"),
     "doubling by turns": (
-        state_of(
-            normalizer=rules(
-                "Replace", *[{"pattern": {"String": a}, "content": b * 2} for a, b in ["xy", "yx"] * 17]
-            )
-        ),
+        state_of(normalizer=rules("Replace", *[given(a, b * 2) for a, b in ["xy", "yx"] * 17])),
         "rules that make up to",
     ),
     "between all characters": (
-        state_of(normalizer=rules("Replace", *[{"pattern": {"Regex": ""}, "content": "aa"}] * 20)),
+        state_of(normalizer=rules("Replace", *[given("", "aa", "Regex")] * 20)),
         "rules that make up to",
     ),
     "a long text before": (
@@ -98,38 +104,20 @@ HOSTILE = {
         state_of(
             normalizer={
                 "type": "Sequence",
-                "normalizers": [
-                    one
-                    for _ in range(9)
-                    for one in (
-                        {"type": "Replace", "pattern": {"String": "\u0635"}, "content": "\ufdfa"},
-                        {"type": "NFKD"},
-                    )
-                ],
+                "normalizers": [{"type": "Replace", **given("\u0635", "\ufdfa")}, {"type": "NFKD"}] * 9,
             }
         ),
         "rules that make up to",
     ),
-    "many rules": (
-        state_of(pre_tokenizer=rules("Whitespace", *[{}] * 65, name="pretokenizers")),
-        "67 rules, above 64",
-    ),
-    "nested rules": (
-        state_of(normalizer=rules("Sequence", *[replaced("a", "a", 40)] * 2)),
-        "82 rules, above 64",
-    ),
+    "many rules": (state_of(pre_tokenizer=rules("Whitespace", *[{}] * 65, name=PARTS)), "67 rules, above"),
+    "nested rules": (state_of(normalizer=rules("Sequence", *[replaced("a", "a", 40)] * 2)), "82 rules"),
     "an id of 3e8": (state_of(model={"vocab": {**VOCAB, "b": 300_000_000}}), "the id 300000000 among "),
     "an added id": (
         state_of(
             added_tokens=[
                 {
-                    "id": 4_000_000,
-                    "content": "b",
-                    "special": True,
-                    "single_word": False,
-                    "lstrip": False,
-                    "rstrip": False,
-                    "normalized": False,
+                    **dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False),
+                    **{"id": 4_000_000, "content": "b", "special": True},
                 }
             ]
         ),
@@ -160,17 +148,10 @@ HOSTILE = {
         state_of(
             post_processor={
                 "type": "TemplateProcessing",
-                "single": [
-                    {"SpecialToken": {"id": "[CLS]", "type_id": 0}},
-                    {"Sequence": {"id": "A", "type_id": 0}},
-                    {"SpecialToken": {"id": "[SEP]", "type_id": 0}},
-                ],
+                "single": [part("[CLS]"), part("A", "Sequence"), part("[SEP]")],
                 "pair": [
-                    {"SpecialToken": {"id": "[CLS]", "type_id": 0}},
-                    {"Sequence": {"id": "A", "type_id": 0}},
-                    *[{"SpecialToken": {"id": "[SEP]", "type_id": 0}}] * 3000,
-                    {"Sequence": {"id": "B", "type_id": 1}},
-                    {"SpecialToken": {"id": "[SEP]", "type_id": 0}},
+                    *(part("[CLS]"), part("A", "Sequence"), *[part("[SEP]")] * 3000),
+                    *(part("B", "Sequence", 1), part("[SEP]")),
                 ],
                 "special_tokens": {
                     one: {"id": one, "ids": [VOCAB[one]], "tokens": [one]} for one in ("[CLS]", "[SEP]")

@@ -30,7 +30,6 @@ from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import CheckpointError, InputError, MachineError, NumbersError
 from ernie_pair.core.files import atomic_files as regular_file
 from ernie_pair.core.files.atomic_files import own_name
-from ernie_pair.core.files.atomic_folder import read_folder_record
 from ernie_pair.runtime.processes.watchdog import RECORD_BYTES
 from ernie_pair.runtime.processes.world import World
 
@@ -188,11 +187,8 @@ def test_a_file_or_a_folder_of_another_step_is_detected(checkpoints):
     assert checkpoints.newest().step == 5
     shutil.copytree(folder_of(checkpoints, 5), folder_of(checkpoints, 11))
     assert checkpoints.newest().step == 5
-    assert [name[:18] for name in names(checkpoints)] == [
-        ".bad-step_00000010",
-        ".bad-step_00000011",
-        "step_00000005",
-    ]
+    aside = [".bad-step_00000010", ".bad-step_00000011"]
+    assert [name[:18] for name in names(checkpoints)] == [*aside, "step_00000005"]
 
 
 def test_extra_files_and_mtimes_are_ignored(checkpoints):
@@ -382,9 +378,7 @@ def test_a_wrong_model_last_is_ignored_and_repaired(checkpoints, damage, tmp_pat
 
 def test_a_run_mismatch_names_the_difference_and_the_flag(checkpoints):
     save(checkpoints, 5)
-    with pytest.raises(
-        InputError, match="corpus was 'abc' and is now 'xyz'.*allow_change corpus to continue"
-    ):
+    with pytest.raises(InputError, match="corpus was 'abc' and is now 'xyz'.*allow_change corpus "):
         checkpoints.resume({**SAME, "corpus": "xyz"}, TOPOLOGY)
     with pytest.raises(InputError, match="allow_change corpus,seed"):
         checkpoints.resume({**SAME, "corpus": "xyz", "seed": 2}, TOPOLOGY, allowed=["corpus"])
@@ -559,21 +553,6 @@ def test_leftovers_of_a_killed_save_are_cleared_at_next_start(tmp_path):
     opened = Checkpoints(tmp_path, World(), alone)
     assert not list(opened.folder.iterdir()) and not (tmp_path / "ranks").exists()
     opened.close()
-
-
-def test_a_folder_is_published_completely_or_not_at_all(tmp_path):
-    publish_folder(tmp_path / "best", lambda draft: (draft / "a").write_text("old"))
-
-    def failing(draft):
-        (draft / "a").write_text("new")
-        raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        publish_folder(tmp_path / "best", failing)
-    assert (tmp_path / "best" / "a").read_text() == "old" and read_folder_record(tmp_path / "best")[
-        "files"
-    ] == ["a"]
-    assert [path.name for path in tmp_path.iterdir()] == ["best"]
 
 
 @pytest.mark.parametrize("held", [None, LOCK, f"{CACHE}/train.lock"])

@@ -275,49 +275,30 @@ def model(tmp_path):
     return tmp_path / "model"
 
 
-def run(model, out):
-    predict_pair(PredictConfig(model, "pairs.tsv", out / "predictions.tsv"))
-
-
-def export(model, out):
-    export_pair(ExportConfig(model, out / "out"))
-
-
-def index(model, out):
-    make_index(IndexConfig("texts.txt", out / "out", embedding_model=model))
-
-
-def index_of_vectors(model, out):
-    make_index(IndexConfig("texts.txt", out / "out", vectors=model))
-
-
-def search(model, out):
-    files = {"input_file": "queries.txt", "output_file": out / "answers.jsonl"}
-    search_texts._results(
-        search_texts.SearchConfig(index=out / "index", embedding_model=model, **files)
-    ).are_done()
-
-
-def vectors(model, out):
-    embed(EmbedConfig(model_path=model, input_file="texts.txt", output_dir=out / "out"))
-
-
-def export_of_embedding(model, out):
-    export_embedding(ExportEmbeddingConfig(model, out / "out"))
-
-
-def mine(model, out):
-    mine_pairs(MineConfig("train.tsv", output_file=out / "new.tsv", embedding_model=model))
-
-
-MAKERS = (run, export, index, index_of_vectors, search, vectors, export_of_embedding, mine)
+FILES = {"input_file": "queries.txt", "output_file": "answers.jsonl"}
+MAKERS = {
+    "predict": lambda model, out: predict_pair(PredictConfig(model, "pairs.tsv", out / "predictions.tsv")),
+    "export": lambda model, out: export_pair(ExportConfig(model, out / "out")),
+    "index": lambda model, out: make_index(IndexConfig("t.txt", out / "out", embedding_model=model)),
+    "index of vectors": lambda model, out: make_index(IndexConfig("t.txt", out / "out", vectors=model)),
+    "search": lambda model, out: search_texts._results(
+        search_texts.SearchConfig(index=out / "index", embedding_model=model, **FILES)
+    ).are_done(),
+    "embed": lambda model, out: embed(
+        EmbedConfig(model_path=model, input_file="t.txt", output_dir=out / "out")
+    ),
+    "export of vectors": lambda model, out: export_embedding(ExportEmbeddingConfig(model, out / "out")),
+    "mine": lambda model, out: mine_pairs(
+        MineConfig("train.tsv", output_file=out / "new.tsv", embedding_model=model)
+    ),
+}
 
 
 class Asked(Exception):
     """What a command would make its results of."""
 
 
-@pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def test_files_that_only_describe_a_model_are_not_inputs(model, tmp_path, monkeypatch, make):
     def are_done(results):
         raise Asked(results.inputs)

@@ -111,9 +111,7 @@ def test_allow_change_accepts_flag_names_and_key_names():
 
 def test_changing_the_number_of_epochs_names_the_flag(tmp_path, caplog):
     saved = pairs(tmp_path, epochs=3)
-    with pytest.raises(
-        InputError, match=r"steps in all \(epochs, max_steps\) was 10 and is now 20"
-    ) as caught:
+    with pytest.raises(InputError, match=r"steps in all \(epochs.* was 10 and is now 20") as caught:
         check_same_run("out", saved, pairs(tmp_path, 20, epochs=6), (), OF_PAIRS)
     assert "allow_change epochs to continue" in str(caught.value)
     with pytest.raises(InputError, match="allow_change max_steps to continue"):

@@ -210,15 +210,6 @@ def test_without_a_gpu_there_is_nothing_to_check(bench, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "flags", [{"output_file": "d.html"}, {"output_file": "a/b.json"}, {"only": "losses,wishes"}]
-)
-def test_a_wrong_flag_of_the_check_is_refused(flags):
-    (name,) = flags
-    with pytest.raises(InputError, match=name):
-        CheckGpuConfig(**flags)
-
-
-@pytest.mark.parametrize(
     "text, wanted",
     [
         ("no weights in /a/b/model.npz; use /x/y", "no weights in .../model.npz; use .../y"),

@@ -9,7 +9,7 @@ import pytest
 from ernie_pair.checks import doctor
 from ernie_pair.core import installation
 from ernie_pair.core.cli.cli import parse_config
-from ernie_pair.core.installation import missing_requirements, requirements_of
+from ernie_pair.core.installation import missing_requirements
 from ernie_pair.kernels import operator as compile_operator
 from ernie_pair.launch.launch import read_launch
 from ernie_pair.pairs.config.pair_config import TrainConfig
@@ -42,10 +42,7 @@ def installed(monkeypatch):
     return install
 
 
-@pytest.mark.parametrize(
-    "cpu, gpu, extra",
-    [("3.3.1", "", "cpu"), ("", "3.3.1", "gpu"), ("", "", "cpu")],
-)
+@pytest.mark.parametrize("cpu, gpu, extra", [("3.3.1", "", "cpu"), ("", "3.3.1", "gpu"), ("", "", "cpu")])
 def test_the_installed_paddle_decides_which_extra_is_checked(installed, cpu, gpu, extra):
     """A build for GPUs is no defect without a GPU."""
     installed(cpu, gpu)
@@ -146,17 +143,6 @@ def test_the_table_says_what_works(monkeypatch, lacks, answer):
     assert table["export to ONNX"].startswith(answer) and table["int8"] == table["export to ONNX"]
     assert table["pretraining, static graph"] == table["converter"] == "yes"
     assert "[gpu]" in table["GPUs"] or table["GPUs"] == "yes"
-
-
-def test_the_cpu_extra_requires_what_training_needs():
-    asked = {requirement.name for requirement in requirements_of("", "cpu")}
-    assert {"paddlepaddle", "numpy", "scikit-learn"} <= asked and not asked & {"ernie-pair", "paddlenlp"}
-    assert {"paddlepaddle", "visualdl", "numpy"} <= {one.name for one in requirements_of("", "cpu")}
-    light = {requirement.name for requirement in requirements_of("", "predict")}
-    assert {"onnxruntime", "numpy", "tokenizers", "uvicorn", "faiss-cpu"} <= light and not light & {
-        "paddlepaddle",
-        "paddlenlp",
-    }
 
 
 def test_without_paddle_only_inference_is_checked(monkeypatch, capsys, tmp_path):

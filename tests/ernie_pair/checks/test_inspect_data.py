@@ -48,13 +48,8 @@ def test_output_receives_a_json_report_and_a_plot(world, tmp_path, capsys):
 @pytest.mark.parametrize(
     "words, message",
     [
-        ("--level_weights 1", "level_weights='1': not three numbers of 0 or more"),
-        ("--masked_lm_prob 1", "masked_lm_prob=1.0 is not below 1"),
-        ("--short_seq_prob 1", "short_seq_prob=1.0 is not below 1"),
-        ("--geometric --favor_longer_ngram", "two distributions"),
         ("--geometric --max_ngrams 1", "raise max_ngrams"),
         ("--masking_fn nothing", "package.module:function"),
-        ("--num_samples 0", "num_samples=0 is below 1"),
         ("--text_a q", "text_a q is for pairs, and .*text is a corpus; leave it out"),
     ],
 )

@@ -61,15 +61,7 @@ def exported(model, tmp_path_factory):
 
 
 def config_class():
-    """Triton's own message class if its client is installed, otherwise one built from PROTO."""
-    try:
-        from tritonclient.grpc import model_config_pb2
-    except (ImportError, RuntimeError):
-        return written_class()
-    return model_config_pb2.ModelConfig
-
-
-def written_class():
+    """The message class of PROTO."""
     file = descriptor_pb2.FileDescriptorProto(name="config", package="pairs", syntax="proto3")
     kinds = descriptor_pb2.FieldDescriptorProto
     for enum, names in ENUMS.items():

@@ -149,24 +149,6 @@ def test_invalid_flags_give_a_one_line_error_and_change_no_file(
     assert (tmp_path / "full" / "mine.txt").read_text() == "mine"
 
 
-@pytest.mark.parametrize(
-    "flags, named",
-    [
-        ({"max_seq_len": 4}, "max_seq_len=4 is below 5"),
-        ({"triton": True}, "triton needs format onnx or both"),
-        ({"docker": True}, "docker needs format onnx or both"),
-        ({"wheel": "w.whl"}, "wheel needs docker; add it"),
-        ({"quantize": "int8"}, "quantize needs format onnx or both"),
-        ({"quantize_file": "dev.tsv"}, "quantize_file is for evaluating int8 or bf16; pass quantize"),
-        ({"format": "onnx", "precision": "bf16"}, "precision needs format paddle or both"),
-        ({"max_accuracy_drop": 1.5}, "max_accuracy_drop=1.5 is above 1"),
-    ],
-)
-def test_flags_that_do_not_fit_are_refused(flags, named):
-    with pytest.raises(InputError, match=named):
-        ExportConfig("m", "s", **flags)
-
-
 @pytest.mark.parametrize("told, length", [(17, 17), (None, 128), (4000, 128)])
 def test_max_seq_len_defaults_to_the_training_length(tmp_path, told, length):
     trained = write_trained(tmp_path / "best")

@@ -73,9 +73,7 @@ class Listed(Bag):
 
 
 def test_a_layer_without_static_graph_is_refused_by_name(tmp_path, make):
-    with pytest.raises(
-        InputError, match=r"Listed has no static graph .*'tolist'.*; write super\(Listed, self\)"
-    ) as error:
+    with pytest.raises(InputError, match=r"Listed has no .*'tolist'.*super\(Listed, self\)") as error:
         make(Listed()).export(tmp_path / "ship")
     assert len(str(error.value).splitlines()) == 1 and not (tmp_path / "ship").exists()
 

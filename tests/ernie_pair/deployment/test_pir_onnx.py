@@ -31,59 +31,44 @@ def compared(ids, types):
     return paddle.concat([test.astype("int64") for test in tests], axis=1)
 
 
-# {name: what makes the answer of ids and token types, int64 [B, S]}
+# {name: what makes the answer of ids a and token types b, int64 [B, S]}
 CASES = {
-    "arithmetic": lambda ids, types: numbers(ids) * 2 + numbers(types) / (types + 1.5) - numbers(ids),
-    "scaled after": lambda ids, types: paddle.scale(numbers(ids), 3.0, 0.5, bias_after_scale=False),
-    "not scaled": lambda ids, types: paddle.assign(paddle.scale(numbers(ids), 1.0, 0.0)),
+    "arithmetic": lambda a, b: numbers(a) * 2 + numbers(b) / (b + 1.5) - numbers(a),
+    "scaled after": lambda a, b: paddle.scale(numbers(a), 3.0, 0.5, bias_after_scale=False),
+    "not scaled": lambda a, b: paddle.assign(paddle.scale(numbers(a), 1.0, 0.0)),
     "comparisons": compared,
-    "choice": lambda ids, types: paddle.where(types > 0, numbers(ids), -numbers(ids)),
-    "roots": lambda ids, types: paddle.sqrt(ids + 1.0)
-    + paddle.rsqrt(ids + 1.0)
-    + paddle.square(numbers(ids)),
-    "curves": lambda ids, types: paddle.sin(numbers(ids))
-    + paddle.cos(numbers(ids))
-    + paddle.exp(types * 0.1),
-    "logarithm": lambda ids, types: paddle.log(ids + 1.0)
-    + paddle.abs(numbers(ids))
-    + paddle.erf(types * 0.1),
-    "powers": lambda ids, types: paddle.pow(ids + 1.0, numbers(types)),
-    "rounding": lambda ids, types: paddle.floor(numbers(ids)) + paddle.ceil(numbers(ids)),
-    "bounds": lambda ids, types: paddle.maximum(numbers(ids), numbers(types))
-    - paddle.minimum(ids, types).astype("float32"),
-    "whole quotients": lambda ids, types: (ids - 5) // (types + 2),
-    "activations": lambda ids, types: F.relu(numbers(ids)) + F.gelu(numbers(ids)) + F.silu(numbers(ids)),
-    "curved": lambda ids, types: paddle.tanh(numbers(ids)) + F.sigmoid(numbers(types)),
-    "sums": lambda ids, types: numbers(ids).sum()
-    + numbers((types > 0).sum(axis=1, keepdim=True) + ids.sum(axis=1)),
-    "means": lambda ids, types: numbers(ids).mean(axis=1, keepdim=True) + numbers(types).mean(),
-    "ends": lambda ids, types: numbers(ids.max(axis=1))
-    + numbers(ids).min(axis=1, keepdim=True)
-    + numbers(types.max()),
-    "running sums": lambda ids, types: numbers(paddle.cumsum(ids, axis=1))
-    + paddle.cumsum(numbers(ids), axis=0),
-    "norms": lambda ids, types: F.normalize(numbers(ids), axis=1),
-    "softmax": lambda ids, types: F.softmax(numbers(ids), axis=0),
-    "dropout": lambda ids, types: F.dropout(numbers(ids), 0.5, training=False),
-    "words": lambda ids, types: F.embedding(ids, table()),
-    "rows": lambda ids, types: paddle.gather(table(), ids[:, 1])
-    + numbers(paddle.gather(ids, types[0, :1], 1)),
-    "norm": lambda ids, types: F.layer_norm(F.embedding(ids, table()), [6], table()[1], table()[2], 1e-5),
-    "products": lambda ids, types: paddle.matmul(table(), F.embedding(ids, table()), transpose_y=True),
-    "turned": lambda ids, types: paddle.matmul(numbers(ids), numbers(types), transpose_x=True),
-    "filled": lambda ids, types: paddle.full_like(ids, 3) + paddle.ones([paddle.shape(ids)[1]], "int64"),
-    "shapes": lambda ids, types: ids.reshape([0, -1, 2]).flatten(1).transpose([1, 0]).unsqueeze([0, 2]),
-    "squeezed": lambda ids, types: ids.unsqueeze(1).squeeze(1).reshape([paddle.shape(ids)[1], -1]),
-    "flattened": lambda ids, types: F.embedding(ids, table()).flatten(1, 2) + ids.sum().astype("float32"),
-    "parts": lambda ids, types: ids[:, 1]
-    + ids[:, -1]
-    + ids[:, ::2].sum(axis=1)
-    + ids[: paddle.shape(ids)[0], 0],
-    "joined": lambda ids, types: paddle.concat([paddle.stack([ids, types], 1), ids.unsqueeze(1)], axis=1),
-    "repeated": lambda ids, types: paddle.expand(ids.unsqueeze(1), [-1, 2, -1]),
-    "padded": lambda ids, types: F.pad(F.embedding(ids, table()), [0, 0, 0, 1, 0, 0], value=2.0),
-    "windows": lambda ids, types: F.conv2d(
-        F.embedding(ids, table()).unsqueeze(1),
+    "choice": lambda a, b: paddle.where(b > 0, numbers(a), -numbers(a)),
+    "roots": lambda a, b: paddle.sqrt(a + 1.0) + paddle.rsqrt(a + 1.0) + paddle.square(numbers(a)),
+    "curves": lambda a, b: paddle.sin(numbers(a)) + paddle.cos(numbers(a)) + paddle.exp(b * 0.1),
+    "logarithm": lambda a, b: paddle.log(a + 1.0) + paddle.abs(numbers(a)) + paddle.erf(b * 0.1),
+    "powers": lambda a, b: paddle.pow(a + 1.0, numbers(b)),
+    "rounding": lambda a, b: paddle.floor(numbers(a)) + paddle.ceil(numbers(a)),
+    "bounds": lambda a, b: paddle.maximum(numbers(a), numbers(b)) - paddle.minimum(a, b).astype("float32"),
+    "whole quotients": lambda a, b: (a - 5) // (b + 2),
+    "activations": lambda a, b: F.relu(numbers(a)) + F.gelu(numbers(a)) + F.silu(numbers(a)),
+    "curved": lambda a, b: paddle.tanh(numbers(a)) + F.sigmoid(numbers(b)),
+    "sums": lambda a, b: numbers(a).sum() + numbers((b > 0).sum(axis=1, keepdim=True) + a.sum(axis=1)),
+    "means": lambda a, b: numbers(a).mean(axis=1, keepdim=True) + numbers(b).mean(),
+    "ends": lambda a, b: numbers(a.max(axis=1)) + numbers(a).min(axis=1, keepdim=True) + numbers(b.max()),
+    "running sums": lambda a, b: numbers(paddle.cumsum(a, axis=1)) + paddle.cumsum(numbers(a), axis=0),
+    "norms": lambda a, b: F.normalize(numbers(a), axis=1),
+    "softmax": lambda a, b: F.softmax(numbers(a), axis=0),
+    "dropout": lambda a, b: F.dropout(numbers(a), 0.5, training=False),
+    "words": lambda a, b: F.embedding(a, table()),
+    "rows": lambda a, b: paddle.gather(table(), a[:, 1]) + numbers(paddle.gather(a, b[0, :1], 1)),
+    "norm": lambda a, b: F.layer_norm(F.embedding(a, table()), [6], table()[1], table()[2], 1e-5),
+    "products": lambda a, b: paddle.matmul(table(), F.embedding(a, table()), transpose_y=True),
+    "turned": lambda a, b: paddle.matmul(numbers(a), numbers(b), transpose_x=True),
+    "filled": lambda a, b: paddle.full_like(a, 3) + paddle.ones([paddle.shape(a)[1]], "int64"),
+    "shapes": lambda a, b: a.reshape([0, -1, 2]).flatten(1).transpose([1, 0]).unsqueeze([0, 2]),
+    "squeezed": lambda a, b: a.unsqueeze(1).squeeze(1).reshape([paddle.shape(a)[1], -1]),
+    "flattened": lambda a, b: F.embedding(a, table()).flatten(1, 2) + a.sum().astype("float32"),
+    "parts": lambda a, b: a[:, 1] + a[:, -1] + a[:, ::2].sum(axis=1) + a[: paddle.shape(a)[0], 0],
+    "joined": lambda a, b: paddle.concat([paddle.stack([a, b], 1), a.unsqueeze(1)], axis=1),
+    "repeated": lambda a, b: paddle.expand(a.unsqueeze(1), [-1, 2, -1]),
+    "padded": lambda a, b: F.pad(F.embedding(a, table()), [0, 0, 0, 1, 0, 0], value=2.0),
+    "windows": lambda a, b: F.conv2d(
+        F.embedding(a, table()).unsqueeze(1),
         paddle.to_tensor(WIDE[:4, :4].reshape([2, 1, 2, 4])),
         padding=[1, 0],
     ),

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import paddle
 import pytest
+from places import SUPPORT
 from run_files import events
 from tiny_embedding import embedding_config, write_matches
 from tiny_models import WIDTH, change, write_sentence
@@ -25,6 +26,7 @@ from ernie_pair.embeddings.train.train_embedding import train_embedding
 from ernie_pair.evaluation.embeddings.embed import embed
 from ernie_pair.evaluation.embeddings.evaluate_embedding import evaluate_embedding
 from ernie_pair.evaluation.embeddings.export_embedding import export_embedding
+from ernie_pair.evaluation.scorer import load
 from ernie_pair.inference.token_rows import encode_single_texts
 from ernie_pair.inference.vector_files import open_vectors
 from ernie_pair.kernels.choice import KernelFlags
@@ -140,9 +142,7 @@ def test_a_prompt_stands_before_each_text(asked):
     assert np.array_equal(named.embed(TEXTS), by_hand["passage"])
     assert embedder.fingerprint == named.fingerprint
     assert embedder.num_tokens(TEXTS[0]) == bare.num_tokens(TEXTS[0]) + 1
-    with pytest.raises(
-        InputError, match="prompt_name code: .* has no such prompt; its prompts are: query, p"
-    ):
+    with pytest.raises(InputError, match="prompt_name code: .* has no such prompt; its prompts are: query"):
         open_embedder(asked, options=EmbedderOptions(prompt_name="code"))
     with pytest.raises(InputError, match="exclude each other"):
         open_embedder(asked, options=EmbedderOptions(prompt_name="query", prompt="x"))
@@ -218,9 +218,7 @@ def test_products_are_compared_where_the_folder_says_so(plain, tmp_path):
     assert manifest["similarity"] == "dot" and {hit.text for hit in hits} == set(products)
     assert hits[0].score == pytest.approx(max(products.values()), rel=1e-5)
     change(folder / SETTINGS, similarity_fn_name="manhattan")
-    with pytest.raises(
-        InputError, match="compares vectors by their manhattan distance, and only cosine and dot"
-    ):
+    with pytest.raises(InputError, match="compares vectors by their manhattan distance, and only cosine and"):
         index_of(folder, tmp_path, overwrite=True)
 
 
@@ -311,11 +309,7 @@ def test_the_prompts_of_a_folder_are_trained_with(tmp_path):
     write_lines(tmp_path / "by_hand.tsv", by_hand)
     losses = []
     for model, train in ((folder, "train"), (bare, "by_hand")):
-        flags = {
-            "model_name_or_path": str(model),
-            "train_file": str(tmp_path / f"{train}.tsv"),
-            "max_steps": 2,
-        }
+        flags = {"model_name_or_path": str(model), "train_file": f"{tmp_path}/{train}.tsv", "max_steps": 2}
         flags["output_dir"] = str(tmp_path / f"out-{train}")
         train_embedding(embedding_config(tmp_path, model_type=None, from_scratch=False, dropout=0.0, **flags))
         losses.append([event["loss"] for event in events(tmp_path / f"out-{train}", "train")])
@@ -348,3 +342,76 @@ def test_nothing_is_compared_with_float32_for_nothing(texts, precision):
     log_drift(
         nobody, texts, "absent", "cpu", EmbedderOptions(), KernelFlags(kernels="auto", precision=precision)
     )
+
+
+# --- a classifier where an embedding model is wanted, and the other way round
+
+
+def test_of_a_classifier_it_is_said_what_its_vectors_are(tmp_path, caplog):
+    folder = write_trained(tmp_path / "model")
+    open_embedder(folder)
+    assert f"{folder} is a classifier or reranker" in caplog.text
+    assert f"predict, rank, search and serve with --model_path {folder}" in caplog.text
+    caplog.clear()
+    assert open_embedder(folder, options=EmbedderOptions(pooling="mean")).embed(["a"]).shape[0] == 1
+    assert "classifier" not in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["of sentence-transformers", "exported"])
+def test_an_embedding_model_classifies_no_pairs(tmp_path, kind):
+    folder = tmp_path / "model"
+    shutil.copytree(SUPPORT / "published" / "plain", folder)
+    if kind == "exported":
+        pytest.importorskip("onnxruntime")
+        export_embedding(ExportEmbeddingConfig(str(folder), str(tmp_path / "x")))
+        folder = tmp_path / "x"
+    with pytest.raises(InputError, match=f"{folder} is an embedding model.*{folder} to serve"):
+        load(str(folder), "cpu", 1)
+
+
+# --- tokens of published folders
+
+FOLDERS = SUPPORT / "published"
+EXPECTED = json.loads((FOLDERS / "expected.json").read_text(encoding="utf-8"))
+MOST = 1e-5
+
+
+def write(name, folder):
+    shutil.copytree(FOLDERS / ("plain" if name == "max_len" else name), folder)
+    if name == "max_len":
+        (folder / "sentence_bert_config.json").unlink()
+        change(folder / "tokenizer_config.json", model_max_length=None, max_len=12)
+    return folder
+
+
+@pytest.mark.parametrize("is_exported", [False, True], ids=["trained", "exported"])
+@pytest.mark.parametrize("name", EXPECTED)
+def test_ids_and_vectors_are_those_of_the_library(tmp_path, name, is_exported):
+    folder = write(name, tmp_path / "model")
+    if is_exported:
+        pytest.importorskip("onnxruntime")
+        export_embedding(ExportEmbeddingConfig(str(folder), str(tmp_path / "x")))
+        folder = tmp_path / "x"
+    embedder = open_embedder(folder)
+    texts = [row["text"] for row in EXPECTED[name]]
+    rows = encode_single_texts(texts, embedder.model.tokenizer, embedder.max_seq_len)
+    ids = [rows.ids[first:last].tolist() for first, last in zip(rows.starts, rows.starts[1:])]
+    assert ids == [row["ids"] for row in EXPECTED[name]]
+    vectors = np.array([row["vector"] for row in EXPECTED[name]])
+    assert np.abs(embedder.embed(texts) - vectors).max() < MOST
+
+
+def test_a_row_of_padding_alone_is_no_nan(tmp_path):
+    pytest.importorskip("onnxruntime")
+    export_embedding(ExportEmbeddingConfig(str(FOLDERS / "plain"), str(tmp_path / "x")))
+    rows = np.array([[6, 56, 7], [0, 0, 0]])
+    for folder in (FOLDERS / "plain", tmp_path / "x"):
+        vectors = open_embedder(folder).model.forward(rows, np.zeros_like(rows))
+        assert np.isfinite(vectors).all() and not vectors[1].any()
+
+
+def test_an_adapter_beside_the_weights_is_refused_by_its_name(tmp_path):
+    folder = write("plain", tmp_path / "model")
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    with pytest.raises(InputError, match=r"adapter_config\.json.*PEFT.*merge_and_unload"):
+        open_embedder(folder)

@@ -153,18 +153,8 @@ def test_onnx_runtime_uses_cuda_without_tf32_after_paddle(libraries, exported):
     [
         ("onnx", "fp32", [CPU], "has no CUDA; pip uninstall onnxruntime && pip install onnxruntime-gpu==1"),
         ("onnx", "fp16", [CUDA_PROVIDER], "precision fp16 is for backend paddle, not onnx; use precision"),
-        (
-            "onnx-int8",
-            "fp32",
-            [CUDA_PROVIDER],
-            "onnx-int8 runs on the CPU; use backend paddle, or device cpu",
-        ),
-        (
-            "auto",
-            "fp32",
-            [CPU],
-            "has a GPU here for precision fp32; pip uninstall .* && pip install .*, or pass device cpu",
-        ),
+        ("onnx-int8", "fp32", [CUDA_PROVIDER], "int8 runs on the CPU; use backend paddle, or device cpu"),
+        ("auto", "fp32", [CPU], "precision fp32; pip uninstall .* && pip install .*, or pass device cpu"),
         ("auto", "bf16", [CUDA_PROVIDER], "has a GPU here for precision bf16; pip uninstall -y paddlepaddle"),
     ],
 )

@@ -153,6 +153,7 @@ def test_training_and_pretraining_start_with_or_without_a_file(folder):
 
 
 ON_GPU = {"device": "gpu"}
+SCRIPT = "import sys\nprint(sys.argv)\n"
 REFUSED = [  # launch:, other flags of the file, words, what is named
     ({"proceses": 2}, {}, [], "pair.yaml:2: proceses is not a flag; did you mean --processes?"),
     ({}, {"epoch": 2}, [], "pair.yaml:6: epoch is not a flag; did you mean --epochs?"),
@@ -188,23 +189,24 @@ def test_launch_errors_are_reported_before_anything_starts(folder, monkeypatch, 
         (["--processes", "2"], "give a file or one of train, .*, or a script of your own"),
         (
             ["mine", "--train_file=a"],
-            "mine is neither a command of launch nor a file; give one of train, .* a Python script",
+            "neither a command of launch nor a file; give one of train, .* a Python",
         ),
         (["predikt"], "predikt is neither a command of launch nor a file; give one of train"),
-        (
-            ["absent.yaml"],
-            "absent.yaml is neither .* nor a file; .*, a file that ernie-pair config has written",
-        ),
+        (["absent.yaml"], "absent.yaml is neither .* nor a file; .*, a file that ernie-pair config has"),
         (["absent.py", "--lr", "1"], "absent.py is neither .* nor a file; give .*, or a Python script"),
         (["model"], "model is a folder; give one of"),
+        (["--command=pretrain", "my.py"], "a command.*, and my.py is a script; leave it out"),
+        (["--config=train.yaml", "my.py"], "a command.*, and my.py is a script; leave it out"),
     ],
 )
-def test_a_missing_or_unknown_launch_target_is_an_error(words, reason):
+def test_a_missing_or_unknown_launch_target_is_an_error(folder, words, reason):
+    (folder / "my.py").write_text(SCRIPT)
     with pytest.raises(InputError, match=reason):
         launch(words)
-
-
-SCRIPT = "import sys\nprint(sys.argv)\n"
+    for text in ("#!/bin/sh\nexec python my.py --lr 1\n", "一句话。", "[1, 2\n", "\0"):
+        (folder / "my").write_text(text)
+        with pytest.raises(InputError, match="my is neither a Python script nor a YAML file of flags; name"):
+            launch(["my", "--lr", "1"])
 
 
 def script_words(*words):
@@ -222,13 +224,6 @@ def test_words_behind_a_script_are_its_own(folder):
     assert script_words("--gpus=0,1", *own) == [*launcher, "--gpus", "0,1", "-u", *own]
     words = ["--nnodes", "2", "--master", "10.0.0.1:8090", "--processes=2", "--log_dir=mine", "my.py"]
     assert script_words(*words)[3:9] == ["mine", "--nproc_per_node", "2", "--nnodes", "2", "--master"]
-
-
-@pytest.mark.parametrize("flag", ["--command=pretrain", "--config=train.yaml"])
-def test_flags_for_commands_are_refused_before_a_script(folder, flag):
-    (folder / "my.py").write_text(SCRIPT)
-    with pytest.raises(InputError, match="a command.*, and my.py is a script; leave it out"):
-        read_script([flag, "my.py"])
 
 
 def test_flags_of_launch_may_stand_before_a_command_or_a_file(folder):
@@ -252,13 +247,6 @@ def test_flags_of_launch_may_stand_before_a_command_or_a_file(folder):
 def test_scripts_are_told_from_files_of_flags(folder, name, text, is_one):
     (folder / name).write_text(text)
     assert is_script(folder / name) is is_one
-
-
-@pytest.mark.parametrize("text", ["#!/bin/sh\nexec python my.py --lr 1\n", "一句话。", "[1, 2\n", "\0"])
-def test_a_file_that_is_neither_script_nor_flags_is_refused(folder, text):
-    (folder / "my").write_text(text)
-    with pytest.raises(InputError, match="my is neither a Python script nor a YAML file of flags; name a "):
-        launch(["my", "--lr", "1"])
 
 
 @pytest.mark.parametrize(

@@ -123,10 +123,7 @@ def by_loops(rows, corpus, per_text, flags, reranks):
         others = [pair for pair in ordered if pair[1] not in groups.get(query, {query})]
         ranked = others[flags.get("min_rank", 0) : flags.get("max_rank") or None]
         inside = [pair for pair in ranked if 0 <= pair[0] <= most][: SPARE * per_text]
-        chosen, least = (
-            [],
-            0.0,
-        )  # all matches in the range are avoided where fewer texts are found than wanted
+        chosen, least = [], 0.0  # where fewer texts are found than wanted, all matches in the range count
         for similarity, text in inside:
             if len(chosen) == per_text:
                 break

@@ -5,14 +5,12 @@ import os
 import resource
 import shutil
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from places import ROOT
+from children import python
 from tiny_search import index_of, texts_of, write_lines
 
 from ernie_pair.core.cli.cli import exit_code_of
@@ -234,9 +232,7 @@ def test_a_killed_addition_leaves_the_index_and_goes_on(tmp_path, embedder, capf
     before = list_content(tmp_path / "index")
     path = write_lines(tmp_path / "more.tsv", (f"n{place}\t{text}" for place, text in enumerate(TEXTS[60:])))
     flags = ["--input_file", str(path), "--embedding_model", "any", "--output_dir", str(tmp_path / "index")]
-    script = Path(__file__).with_name("killed_index.py")
-    words = [sys.executable, str(script), json.dumps([*flags, "--add", "true"])]
-    killed = subprocess.run(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120)
+    killed = python(Path(__file__).with_name("killed_index.py"), json.dumps([*flags, "--add", "true"]))
     assert killed.returncode == -signal.SIGKILL and list_content(tmp_path / "index") == before
     make_index(IndexConfig(str(path), str(tmp_path / "index"), "any", add=True))
     assert "reused 100 of 240 vectors" in capfd.readouterr().err
@@ -246,10 +242,7 @@ def test_a_killed_addition_leaves_the_index_and_goes_on(tmp_path, embedder, capf
 
 def test_a_full_disk_names_the_path(tmp_path, embedder, capfd):
     path = write_lines(tmp_path / "texts.txt", TEXTS)
-    usual, config = (
-        resource.getrlimit(resource.RLIMIT_FSIZE),
-        IndexConfig(str(path), str(tmp_path / "i"), "any"),
-    )
+    usual, config = resource.getrlimit(resource.RLIMIT_FSIZE), IndexConfig(str(path), f"{tmp_path}/i", "any")
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, usual[1]))  # above what the capture of this test writes
     try:
         code = exit_code_of(lambda: make_index(config))

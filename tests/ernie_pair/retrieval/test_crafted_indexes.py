@@ -62,8 +62,16 @@ def objects(name, change):
     return craft
 
 
-def text(name, content):
-    return lambda folder: (folder / name).write_bytes(content)
+def first_word(number):
+    return objects("bm25.vocab.json", lambda words: words.update(dict.fromkeys(list(words)[:1], number)))
+
+
+def content(name, change):
+    return lambda folder: (folder / name).write_bytes(change((folder / name).read_bytes()))
+
+
+def text(name, written):
+    return content(name, lambda _: written)
 
 
 def vectors(change, words="Flat", metric=faiss.METRIC_INNER_PRODUCT):
@@ -151,14 +159,8 @@ CRAFTED = {  # name: (flags of the index, what is done to it)
     "an archive of offsets": ({}, text("ids.offsets.npy", b"PK\x03\x04")),
     "a header of nothing": ({}, text("ids.offsets.npy", b"\x93NUMPY\x01\x00\x04\x00{{{\n")),
     "fewer ids": ({}, array("ids.offsets.npy", lambda a: np.delete(a, 3))),
-    "bytes that are not UTF-8": (
-        {},
-        lambda f: (f / "texts.utf8").write_bytes(b"\xff" * (f / "texts.utf8").stat().st_size),
-    ),
-    "an id twice": (
-        {},
-        lambda f: (f / "ids.utf8").write_bytes((f / "ids.utf8").read_bytes().replace(b"t11", b"t10")),
-    ),
+    "bytes that are not UTF-8": ({}, content("texts.utf8", lambda c: b"\xff" * len(c))),
+    "an id twice": ({}, content("ids.utf8", lambda c: c.replace(b"t11", b"t10"))),
     "a cut table": ({}, cut("texts.utf8", 3)),
     "format true": ({}, said(format=True)),
     "a negative count": ({}, said(texts=-60)),
@@ -180,12 +182,7 @@ CRAFTED = {  # name: (flags of the index, what is done to it)
     "fewer vectors": ({}, vectors(lambda a: a[:59])),
     "shorter vectors": ({}, vectors(lambda a: a[:, :8] * 2)),
     "a cut faiss file": ({}, cut("index.faiss", 9)),
-    "a made-up length": (
-        LINKS,
-        lambda f: (f / "index.faiss").write_bytes(
-            (f / "index.faiss").read_bytes()[:60] + b"\x00\x00\x00\x00\x20\x00\x00\x00" * 4
-        ),
-    ),
+    "a made-up length": (LINKS, content("index.faiss", lambda c: c[:60] + b"\0\0\0\0\x20\0\0\0" * 4)),
     "ranges of int8": ({"dtype": "int8"}, inside(ranges)),
     "an id outside of a list": (LISTS, list_ids(1, 1 << 40)),
     "an id below 0": (LISTS, list_ids(1, -3)),
@@ -206,14 +203,8 @@ CRAFTED = {  # name: (flags of the index, what is done to it)
     "scores of BM25": (BOTH, array("bm25.scores.npy", at(4, np.nan))),
     "scores below 0": (BOTH, array("bm25.scores.npy", at(4, -1))),
     "scores of words": (BOTH, array("bm25.scores.npy", lambda a: a.astype("U4"))),
-    "a number of a word": (
-        BOTH,
-        objects("bm25.vocab.json", lambda v: v.update(dict.fromkeys(list(v)[:1], 1 << 40))),
-    ),
-    "a word that is true": (
-        BOTH,
-        objects("bm25.vocab.json", lambda v: v.update(dict.fromkeys(list(v)[:1], True))),
-    ),
+    "a number of a word": (BOTH, first_word(1 << 40)),
+    "a word that is true": (BOTH, first_word(True)),
     "words as a list": (BOTH, text("bm25.vocab.json", b"[]")),
     "BM25 of other texts": (BOTH, objects("bm25.json", lambda s: s.update(num_docs=61))),
     "BM25 by another library": (BOTH, objects("bm25.json", lambda s: s.update(method="bm25+"))),

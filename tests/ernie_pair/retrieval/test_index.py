@@ -4,14 +4,12 @@ import gzip
 import json
 import os
 import signal
-import subprocess
-import sys
 from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 import pytest
-from places import ROOT
+from children import python
 from tiny_search import DIM, HashEmbedder, index_of, texts_of, use_embedder, write_embedder, write_lines
 
 from ernie_pair.core.cli.cli import exit_code_of
@@ -75,11 +73,8 @@ def test_empty_lists_are_skipped_until_all_hits_are_found(tmp_path, embedder, ca
     """With 60 texts in 40 lists, most lists hold one text or none; only one list is probed at first."""
     index = index_of(tmp_path, TEXTS[:60], kind="ivf", lists=40)
     told = capfd.readouterr().err
-    assert (
-        "60 texts are few for 40 lists" in told
-        and "--lists 1 has" in told
-        and "WARNING clustering" not in told
-    )
+    assert "60 texts are few for 40 lists" in told and "--lists 1 has" in told
+    assert "WARNING clustering" not in told
     searcher = PairSearcher(index, "any", breadth=1, threads=1)
     for query in texts_of(12, seed=7):
         assert len(searcher.search(query, top_k=10)) == 10
@@ -130,9 +125,7 @@ def test_every_file_format_gives_the_same_texts(tmp_path, embedder, name, packed
 def test_a_killed_run_reuses_its_vectors_bit_identically(tmp_path, embedder, monkeypatch, capfd):
     path = write_lines(tmp_path / "texts.txt", TEXTS)
     flags = ["--input_file", str(path), "--embedding_model", "any", "--output_dir"]
-    script = ROOT / "tests/ernie_pair/retrieval/killed_index.py"
-    words = [sys.executable, str(script), json.dumps([*flags, str(tmp_path / "cut")])]
-    killed = subprocess.run(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120)
+    killed = python(Path(__file__).with_name("killed_index.py"), json.dumps([*flags, str(tmp_path / "cut")]))
     assert killed.returncode == -signal.SIGKILL and not (tmp_path / "cut").exists()
     pieces = tmp_path / ".cut.vectors" / "pieces.txt"
     assert len(pieces.read_text().splitlines()) == 3  # the key, and two chunks
@@ -222,16 +215,13 @@ def test_end_to_end_by_command_with_a_real_model(tmp_path):
     model = write_embedder(tmp_path / "model")
     path = write_lines(tmp_path / "faq.tsv", (f"q{place}\t{text}" for place, text in enumerate(TEXTS[:120])))
     queries = write_lines(tmp_path / "queries.txt", TEXTS[:5])
-    common = [sys.executable, "-m", "ernie_pair"]
     index = ["index", "--input_file", path, "--embedding_model", model, "--output_dir", tmp_path / "index"]
     asked = ["search", "--index", tmp_path / "index", "--embedding_model", model, "--model_path", model]
     asked += ["--top_k", "3"]
     answers = ["--input_file", queries, "--output_file", tmp_path / "answers.jsonl"]
     said = []
     for words, typed in ((index, ""), ([*asked, *answers], ""), (asked, f"{TEXTS[0]}\n\n{TEXTS[1]}\n")):
-        done = subprocess.run(
-            list(map(str, [*common, *words])), cwd=ROOT, input=typed, capture_output=True, text=True
-        )
+        done = python("-m", "ernie_pair", *words, given=typed)
         assert done.returncode == 0, done.stderr
         assert words is asked or f"{tmp_path}/" in done.stderr  # what was written where
         said.append(done.stdout)

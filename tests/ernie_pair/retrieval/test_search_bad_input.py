@@ -16,14 +16,8 @@ from ernie_pair.core.errors import CheckpointError, InputError, MachineError, Nu
 from ernie_pair.inference.scores import COSINE, PROBABILITY, find_unit
 from ernie_pair.retrieval import build_index as building
 from ernie_pair.retrieval import index as faiss_index
+from ernie_pair.retrieval import index_folder
 from ernie_pair.retrieval.build_index import IndexConfig, make_index
-from ernie_pair.retrieval.index_folder import (
-    FILES,
-    INDEX_MANIFEST,
-    TextTable,
-    TextTableWriter,
-    open_index_folder,
-)
 from ernie_pair.retrieval.search_texts import SearchConfig, read_hits, search_texts
 from ernie_pair.retrieval.searcher import PairSearcher
 
@@ -74,7 +68,7 @@ def test_bad_lines_are_skipped_on_request(tmp_path, embedder):
     path = tmp_path / "texts.txt"
     path.write_bytes("今天\n\n明天\n".encode() + b"\xff\xff\n" + "好\n".encode())
     make_index(IndexConfig(str(path), str(tmp_path / "index"), embedding_model="any", on_bad_row="skip"))
-    folder = open_index_folder(tmp_path / "index")
+    folder = index_folder.open_index_folder(tmp_path / "index")
     kept = [(folder.ids[place], folder.texts[place]) for place in range(3)]
     assert kept == [("0", "今天"), ("2", "明天"), ("4", "好")]
     assert json.loads((tmp_path / "index/index.json").read_text())["lines_left_out"] == 2
@@ -129,7 +123,7 @@ def test_an_index_of_another_model_is_refused(index, embedder):
         PairSearcher(index, "any")
 
 
-@pytest.mark.parametrize("name", [*FILES, INDEX_MANIFEST])
+@pytest.mark.parametrize("name", [*index_folder.FILES, index_folder.INDEX_MANIFEST])
 def test_the_error_names_a_damaged_or_missing_index_file(index, embedder, name):
     whole = (index / name).read_bytes()
     for content in (whole[:-1] + bytes([whole[-1] ^ 1]), None):
@@ -232,7 +226,7 @@ def test_a_byte_order_mark_on_stdin_is_dropped(index, embedder, monkeypatch, cap
 
 def test_a_table_keeps_every_text(tmp_path):
     texts = ["", "今天", "a\tb\n", "好" * 5000]
-    with TextTableWriter(tmp_path, "x") as table:
+    with index_folder.TextTableWriter(tmp_path, "x") as table:
         for text in texts:
             table.append(text)
-    assert [TextTable(tmp_path, "x")[place] for place in range(4)] == texts
+    assert [index_folder.TextTable(tmp_path, "x")[place] for place in range(4)] == texts

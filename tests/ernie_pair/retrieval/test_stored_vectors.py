@@ -6,14 +6,19 @@ import shutil
 
 import numpy as np
 import pytest
-from tiny_search import texts_of, write_embedder, write_lines
+from children import WITHOUT_TRAINING, output_of
+from tiny_search import texts_of, write_embedder, write_exports, write_lines
 from tiny_ship import write_trained
 
 from ernie_pair.core.errors import InputError, NumbersError
 from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.embeddings.embed_config import EmbedConfig
+from ernie_pair.embeddings.open_embedder import EmbedderOptions, open_embedder
 from ernie_pair.evaluation.embeddings.embed import embed
+from ernie_pair.evaluation.scorer import load
 from ernie_pair.inference.vector_files import VECTORS_JSON
+from ernie_pair.kernels.encoder_layer import ModelState
+from ernie_pair.models.networks import kernel_path
 from ernie_pair.retrieval.build_index import IndexConfig, make_index
 from ernie_pair.retrieval.searcher import PairSearcher
 from ernie_pair.service.serve import ServeConfig, _open_models
@@ -88,11 +93,86 @@ def test_a_nan_in_stored_vectors_gives_exit_code_4(stored, tmp_path):
 
 
 def test_the_service_refuses_an_index_of_another_model(stored, tmp_path):
-    index, other = (
-        str(indexed(stored, tmp_path)),
-        str(write_trained(tmp_path / "other", initializer_range=0.2)),
-    )
+    index, other = indexed(stored, tmp_path), write_trained(tmp_path / "other", initializer_range=0.2)
     with pytest.raises(InputError, match="are of another model"):
         _open_models(ServeConfig(index=index, embedding_model=other))
     with pytest.raises(InputError, match="index holds vectors; name their model with embedding_model"):
         _open_models(ServeConfig(index=index))
+
+
+# --- the threads of the trained models of a search
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """The thread counts given to Paddle's own kernels and to the fused ones of each model, in order."""
+    told = []
+    monkeypatch.setattr(kernel_path, "set_math_threads", told.append)
+    change = ModelState.__setattr__
+
+    def changed(state, name, value):
+        change(state, name, value)
+        if name == "threads":
+            told.append(value)
+
+    monkeypatch.setattr(ModelState, "__setattr__", changed)
+    return told
+
+
+@pytest.mark.parametrize("threads", [0, 3])
+def test_trained_models_use_the_threads_of_the_flag(tmp_path, taken, threads):
+    model = str(write_trained(tmp_path / "model"))
+    scorer = load(model, "cpu", threads)
+    own = taken.copy()
+    taken.clear()
+    embedder = open_embedder(model, "cpu", EmbedderOptions(threads=threads))
+    for told in (own, taken):
+        assert (3 in told) == bool(threads) and (not threads or told[-1] == 3)
+    assert len(scorer.score([("今天", "明天")])) == 1 and len(embedder.embed(["今天"])) == 1
+
+
+def test_a_trained_regression_model_gives_its_score_range(tmp_path):
+    asked = {"num_labels": 1, "problem_type": "regression", "label_range": [0.0, 5.0]}
+    model = str(write_trained(tmp_path / "model", **asked))
+    assert load(model, "cpu", 1).unit[1:] == (0.0, 5.0)
+
+
+# --- exported models, without any training library
+
+for library in ("faiss", "onnxruntime"):
+    pytest.importorskip(library)
+
+SEARCHED = """
+folder = sys.argv[1]
+models = ["--embedding_model", f"{folder}/encoder"]
+_run(["index", "--input_file", f"{folder}/faq.tsv", *models, "--dim", "8", "--output_dir", f"{folder}/own"])
+files = ["--input_file", f"{folder}/queries.txt", "--output_file", f"{folder}/answers.jsonl"]
+_run(["search", "--index", f"{folder}/own", *models, "--model_path", f"{folder}/ship", *files])
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = write_exports(tmp_path_factory.mktemp("exported"))
+    texts = texts_of(60)
+    write_lines(folder / "faq.tsv", (f"q{place}\t{text}" for place, text in enumerate(texts)))
+    write_lines(folder / "queries.txt", texts[:4])
+    return folder
+
+
+def test_exported_models_search_without_a_framework(folder):
+    output_of("-c", WITHOUT_TRAINING + SEARCHED, folder)
+    rows = [json.loads(line) for line in (folder / "answers.jsonl").read_text().splitlines()]
+    searcher = PairSearcher(folder / "own", folder / "trained", folder / "ship", threads=1)  # the same model
+    for row, hits in zip(rows, searcher.search_many(row["query"] for row in rows)):
+        assert [hit["id"] for hit in row["hits"]] == [hit.id for hit in hits]
+        assert [hit["score"] for hit in row["hits"]] == pytest.approx([hit.score for hit in hits], abs=1e-4)
+
+
+def test_an_index_records_the_dimension_of_its_vectors(folder, tmp_path):
+    config = IndexConfig(str(folder / "faq.tsv"), str(tmp_path / "index"), str(folder / "trained"), dim=8)
+    make_index(config)
+    assert json.loads((tmp_path / "index" / "index.json").read_text())["dim"] == 8
+    for model in ("trained", "encoder"):
+        (hit,) = PairSearcher(tmp_path / "index", folder / model, threads=1).search(texts_of(60)[7], top_k=1)
+        assert hit.id == "q7" and hit.similarity == pytest.approx(1, abs=1e-4)

@@ -7,25 +7,6 @@ from children import output_of
 
 from ernie_pair.core.errors import InputError
 from ernie_pair.runtime import cpu
-from ernie_pair.runtime.cpu import (
-    BINDING_VARIABLES,
-    LEVEL_ASKED,
-    LEVELS,
-    MEMORY_FILES,
-    check_bf16,
-    cores_in,
-    cpu_level,
-    cpu_quota,
-    cpu_share_of,
-    cpu_threads,
-    describe_threads,
-    free_memory,
-    keep_freed_memory,
-    listed_cores,
-    pin_to_share,
-    processor_name,
-    usable_cores,
-)
 
 EIGHT = range(8)
 AVX512 = "fma avx2 avx512f avx512bw avx512dq avx512vl"
@@ -34,7 +15,7 @@ AVX512 = "fma avx2 avx512f avx512bw avx512dq avx512vl"
 @pytest.fixture
 def offer(tmp_path, monkeypatch):
     """A function that fakes the flags of the processor; the environment requests no level."""
-    monkeypatch.delenv(LEVEL_ASKED, raising=False)
+    monkeypatch.delenv(cpu.LEVEL_ASKED, raising=False)
     monkeypatch.setattr(cpu, "CPU_INFO", tmp_path / "cpuinfo")
 
     def write(flags):
@@ -58,29 +39,31 @@ def offer(tmp_path, monkeypatch):
     ],
 )
 def test_the_level_is_derived_from_the_processor_flags(offer, flags, level):
-    assert (cpu_level(), processor_name()) == ("none", "")  # there is no such file
+    assert (cpu.cpu_level(), cpu.processor_name()) == ("none", "")  # there is no such file
     offer(flags)
-    assert cpu_level() == level
+    assert cpu.cpu_level() == level
     cpu.CPU_INFO.write_text("processor\t: 0\nmodel name\t: A Processor (R) 7\nflags\t\t: fpu\n")
-    assert processor_name() == "A Processor (R) 7"
+    assert cpu.processor_name() == "A Processor (R) 7"
 
 
-@pytest.mark.parametrize("asked", LEVELS)
+@pytest.mark.parametrize("asked", cpu.LEVELS)
 def test_the_environment_can_only_lower_the_level(offer, monkeypatch, asked):
-    monkeypatch.setenv(LEVEL_ASKED, asked)
+    monkeypatch.setenv(cpu.LEVEL_ASKED, asked)
     offer(AVX512)
-    assert cpu_level() == min(asked, "avx512", key=LEVELS.index)
+    assert cpu.cpu_level() == min(asked, "avx512", key=cpu.LEVELS.index)
 
 
 def test_bf16_is_refused_where_it_would_be_emulated(offer, monkeypatch):
     offer(AVX512)
     with pytest.raises(InputError, match=r"AVX512-BF16 \(this processor has no AVX512-BF16\); use precision"):
-        check_bf16()
+        cpu.check_bf16()
     offer(f"{AVX512} avx512_bf16")
-    check_bf16()
-    monkeypatch.setenv(LEVEL_ASKED, "avx512")
-    with pytest.raises(InputError, match=rf"AVX512-BF16 \({LEVEL_ASKED}=avx512 is set\); use precision fp32"):
-        check_bf16()
+    cpu.check_bf16()
+    monkeypatch.setenv(cpu.LEVEL_ASKED, "avx512")
+    with pytest.raises(
+        InputError, match=rf"AVX512-BF16 \({cpu.LEVEL_ASKED}=avx512 is set\); use precision fp32"
+    ):
+        cpu.check_bf16()
 
 
 # --- cores and threads, of a fake machine
@@ -100,12 +83,12 @@ def machine(tmp_path, monkeypatch):
             (tmp_path / name).write_text(text)
         return masks
 
-    for name in (*BINDING_VARIABLES, "PADDLE_LOCAL_RANK", "PADDLE_LOCAL_SIZE", "PADDLE_TRAINERS_NUM"):
+    for name in (*cpu.BINDING_VARIABLES, "PADDLE_LOCAL_RANK", "PADDLE_LOCAL_SIZE", "PADDLE_TRAINERS_NUM"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(cpu, "THREADS_ASKED", "")
-    cpu_share_of.cache_clear()
+    cpu.cpu_share_of.cache_clear()
     yield fake
-    cpu_share_of.cache_clear()
+    cpu.cpu_share_of.cache_clear()
 
 
 def group_2(path, **quotas):
@@ -137,7 +120,7 @@ def group_1(groups, quota):
 )
 def test_the_cpu_quota_is_the_smallest_of_all_cgroups(files, quota, machine):
     machine(files=files)
-    assert cpu_quota() == quota
+    assert cpu.cpu_quota() == quota
 
 
 def quota_of(cores):
@@ -164,7 +147,7 @@ def quota_of(cores):
 def test_processes_of_a_machine_share_its_cores(cores, quota, shares, machine):
     machine(cores, quota_of(quota) if quota else {})
     for rank, (threads, own) in enumerate(shares):
-        share = cpu_share_of(rank, len(shares))
+        share = cpu.cpu_share_of(rank, len(shares))
         assert (share.threads, share.cores) == (threads, list(own))
 
 
@@ -175,8 +158,8 @@ def test_a_share_holds_whole_physical_cores_of_one_node(machine):
         name = f"sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"
         files[name] = f"{core % 4},{core % 4 + 4}\n"
     machine(files=files)
-    assert usable_cores() == [0, 4, 2, 6, 1, 5, 3, 7]
-    assert cpu_share_of(0, 2).cores == [0, 4, 2, 6] and cpu_share_of(3, 4).cores == [3, 7]
+    assert cpu.usable_cores() == [0, 4, 2, 6, 1, 5, 3, 7]
+    assert cpu.cpu_share_of(0, 2).cores == [0, 4, 2, 6] and cpu.cpu_share_of(3, 4).cores == [3, 7]
 
 
 def launched(monkeypatch, rank=1, size=2):
@@ -190,31 +173,31 @@ def launched(monkeypatch, rank=1, size=2):
 def test_externally_pinned_processes_keep_their_cores(machine, monkeypatch, cores, files, threads):
     launched(monkeypatch)
     masks = machine(cores, files, launcher=range(8))
-    assert cpu_threads() == threads
-    pin_to_share()
+    assert cpu.cpu_threads() == threads
+    cpu.pin_to_share()
     assert masks[0] == set(cores)
 
 
 def test_several_processes_are_pinned_to_separate_cores(machine, monkeypatch):
     masks = machine(range(4))
     launched(monkeypatch)
-    pin_to_share()
-    assert masks[0] == {2, 3} and describe_threads() == "2 threads on cores 2-3"
-    assert cpu_threads() == 2, "the share is that of the mask before"
+    cpu.pin_to_share()
+    assert masks[0] == {2, 3} and cpu.describe_threads() == "2 threads on cores 2-3"
+    assert cpu.cpu_threads() == 2, "the share is that of the mask before"
 
 
 def test_a_single_process_is_not_pinned(machine):
     masks = machine(range(4))
-    pin_to_share()
-    assert masks[0] == set(range(4)) and describe_threads() == "4 threads on cores 0-3"
+    cpu.pin_to_share()
+    assert masks[0] == set(range(4)) and cpu.describe_threads() == "4 threads on cores 0-3"
 
 
-@pytest.mark.parametrize("name", BINDING_VARIABLES)
+@pytest.mark.parametrize("name", cpu.BINDING_VARIABLES)
 def test_nothing_is_pinned_if_the_user_binds_threads(name, machine, monkeypatch):
     masks = machine(range(4))
     launched(monkeypatch)
     monkeypatch.setenv(name, "close")
-    pin_to_share()
+    cpu.pin_to_share()
     assert masks[0] == set(range(4))
 
 
@@ -229,20 +212,20 @@ def test_nothing_is_pinned_where_cores_are_shared(machine, monkeypatch, cores, f
     masks = machine(range(cores), files)
     launched(monkeypatch)
     monkeypatch.setattr(cpu, "THREADS_ASKED", asked)
-    pin_to_share()
-    assert masks[0] == set(range(cores)) and describe_threads().startswith(said)
+    cpu.pin_to_share()
+    assert masks[0] == set(range(cores)) and cpu.describe_threads().startswith(said)
 
 
 @pytest.mark.parametrize("text, threads", [("", 0), ("4", 4), ("4,2", 4), ("x", 0), ("0", 0), ("9" * 30, 0)])
 def test_the_users_thread_count_takes_precedence(text, threads, machine, monkeypatch):
     machine()
     monkeypatch.setattr(cpu, "THREADS_ASKED", text)
-    assert cpu_threads() == (threads or 8)
+    assert cpu.cpu_threads() == (threads or 8)
 
 
 def test_core_lists_use_the_linux_format():
-    assert listed_cores([8, 0, 1, 2, 5]) == "0-2,5,8" and cores_in("0-2,5,8\n") == [0, 1, 2, 5, 8]
-    assert cores_in("") == []
+    assert cpu.listed_cores([8, 0, 1, 2, 5]) == "0-2,5,8" and cpu.cores_in("0-2,5,8\n") == [0, 1, 2, 5, 8]
+    assert cpu.cores_in("") == []
 
 
 # --- threads of processes that a launcher starts
@@ -295,7 +278,7 @@ print("counts", counts, os.environ["OMP_NUM_THREADS"])
 
 def test_every_thread_uses_the_same_openmp_thread_count():
     """The thread that starts the device, and those in which the static graph runs."""
-    said, cores = output_of("-c", COMPUTES, **CLEAN), cpu_share_of(0, 1).threads
+    said, cores = output_of("-c", COMPUTES, **CLEAN), cpu.cpu_share_of(0, 1).threads
     assert f"cpu, {cores} thread" in said
     assert f"counts [{cores}, {cores}] 1\n" in said, "what children inherit is as Paddle left it"
 
@@ -311,7 +294,7 @@ def memory_of(path, *limits, version=2):
     found = {**MACHINE, "proc/self/cgroup": f"0::/{path}\n"}
     if version == 1:
         found["proc/self/cgroup"] = f"3:cpu,cpuacct:/{path}\n2:memory:/{path}\n"
-    *names, cache = MEMORY_FILES[2 - version]
+    *names, cache = cpu.MEMORY_FILES[2 - version]
     for folder, *values in limits:
         texts = [str(value) for value in values[:2]] + [f"anon 5\n{cache} {value}\n" for value in values[2:]]
         found.update((f"sys/fs/cgroup/{folder}{n}", t) for n, t in zip((*names[:2], "memory.stat"), texts))
@@ -337,7 +320,7 @@ def memory_of(path, *limits, version=2):
 )
 def test_free_memory_is_the_minimum_of_machine_and_cgroups(machine, files, free):
     machine(files=files)
-    assert free_memory() == free
+    assert cpu.free_memory() == free
 
 
 TOUCHES = """
@@ -400,4 +383,4 @@ def test_the_users_malloc_settings_are_kept(nothing_chosen, name, value, is_choi
     monkeypatch.setenv(name, value)
     assert cpu.is_chosen_by_user() is is_choice
     monkeypatch.setattr(cpu.ctypes, "CDLL", None)
-    assert not is_choice or keep_freed_memory() is False
+    assert not is_choice or cpu.keep_freed_memory() is False

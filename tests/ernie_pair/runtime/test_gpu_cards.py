@@ -1,5 +1,6 @@
 """Which GPU a process uses and what is refused on it; GPUs are faked, so that none is needed."""
 
+import ctypes
 import os
 
 import paddle
@@ -7,24 +8,17 @@ import pytest
 
 from ernie_pair.core.cli.cli import parse_config
 from ernie_pair.core.errors import InputError, MachineError
+from ernie_pair.experiments.config import SearchParamsConfig
 from ernie_pair.pairs.config.pair_config import TrainConfig
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
-from ernie_pair.runtime import device, gpu
-from ernie_pair.runtime.gpu import (
-    Build,
-    Card,
-    choose_card,
-    has_driver,
-    installed_build,
-    open_card,
-    summary_of,
-)
+from ernie_pair.runtime import amp_flags, device, gpu
+from ernie_pair.runtime import gpu as of_gpus
 from ernie_pair.runtime.paddle_patches import core_settings
 from ernie_pair.runtime.processes.world import World
 
-BUILD = Build("3.3.1", "12.6", gpu.__file__)
-A100, V100 = Card(0, "NVIDIA A100", (8, 0)), Card(0, "Tesla V100", (7, 0))
-P40 = Card(0, "Tesla P40", (6, 1))
+BUILD = gpu.Build("3.3.1", "12.6", gpu.__file__)
+A100, V100 = gpu.Card(0, "NVIDIA A100", (8, 0)), gpu.Card(0, "Tesla V100", (7, 0))
+P40 = gpu.Card(0, "Tesla P40", (6, 1))
 
 
 @pytest.fixture
@@ -32,7 +26,7 @@ def machine(monkeypatch):
     """Give this process fake GPUs of these compute capabilities and a Paddle build."""
 
     def has(*capabilities, build=BUILD):
-        found = [Card(number, f"card {number}", one) for number, one in enumerate(capabilities)]
+        found = [gpu.Card(number, f"card {number}", one) for number, one in enumerate(capabilities)]
         monkeypatch.setattr(paddle, "is_compiled_with_cuda", lambda: True)
         monkeypatch.setattr(gpu, "count_cards", lambda: len(found))
         monkeypatch.setattr(gpu, "card_at", found.__getitem__)
@@ -66,18 +60,18 @@ def test_a_gpu_that_cannot_compute_is_reported_in_one_line(monkeypatch, error, r
 
     monkeypatch.setattr(paddle, "ones", ones)
     with pytest.raises(raised, match=message):
-        open_card(Card(0, "H200", (9, 0)))
-    assert summary_of(OSError("")) == "OSError"
+        gpu.open_card(gpu.Card(0, "H200", (9, 0)))
+    assert gpu.summary_of(OSError("")) == "OSError"
 
 
 def test_the_launchers_variable_selects_a_visible_gpu(machine, monkeypatch):
     machine((9, 0), (8, 6))
     monkeypatch.setenv(gpu.SELECTED_GPUS, "1")
-    assert choose_card(1) == Card(1, "card 1", (8, 6))
+    assert gpu.choose_card(1) == gpu.Card(1, "card 1", (8, 6))
     machine((8, 6), (8, 6))
     monkeypatch.setenv(gpu.SELECTED_GPUS, "3")
     with pytest.raises(InputError, match=r"rank 3 should run on GPU 3, but 2 are visible.*at most 2 process"):
-        choose_card(3)
+        gpu.choose_card(3)
     assert InputError.exit_code == 2
 
 
@@ -86,7 +80,7 @@ def test_no_visible_gpu_is_an_error_that_says_what_to_check(machine, monkeypatch
     machine()
     monkeypatch.setattr(gpu, "has_driver", lambda: driver)
     with pytest.raises(InputError) as caught:
-        choose_card(0)
+        gpu.choose_card(0)
     message = caught.value.message
     assert said in message and message.startswith("--device gpu, but ") and message.endswith("--device cpu")
 
@@ -94,15 +88,15 @@ def test_no_visible_gpu_is_an_error_that_says_what_to_check(machine, monkeypatch
 def test_the_driver_is_found_on_linux_and_on_wsl(monkeypatch):
     there = set()
     monkeypatch.setattr(os.path, "exists", there.__contains__)
-    assert not has_driver()
+    assert not gpu.has_driver()
     there.add("/dev/dxg")  # also there for GPUs of other vendors
     monkeypatch.setattr(device, "installed_build", lambda: BUILD)
-    assert not has_driver() and device.default_device() == "cpu"
+    assert not gpu.has_driver() and device.default_device() == "cpu"
     there.add("/usr/lib/wsl/lib/libcuda.so.1")
-    assert has_driver() and device.default_device() == "gpu"
+    assert gpu.has_driver() and device.default_device() == "gpu"
     there.clear()
     there.add("/dev/nvidiactl")
-    assert has_driver()
+    assert gpu.has_driver()
 
 
 @pytest.mark.parametrize(
@@ -189,11 +183,11 @@ def test_cpu_processes_use_gloo_with_any_build(monkeypatch, size, backend):
 
 
 def test_the_build_is_that_of_the_imported_paddle_if_any(monkeypatch):
-    build = installed_build()
+    build = gpu.installed_build()
     assert build.version == paddle.version.full_version and (build.folder / "libs").is_dir()
     assert build.cuda == ("" if paddle.version.cuda() == "False" else paddle.version.cuda())
     monkeypatch.setattr(gpu, "find_spec", lambda name: None)
-    assert installed_build() is None
+    assert gpu.installed_build() is None
 
 
 def test_the_kernel_check_passes_on_the_cpu():
@@ -203,10 +197,7 @@ def test_the_kernel_check_passes_on_the_cpu():
 
 ENDS = {
     "aborts": ("import os; os.abort()", "was ended by SIGABRT"),
-    "fails": (
-        "raise OSError('CUDA error(35), driver too old')",
-        "ended with exit code 1: OSError: CUDA error(35)",
-    ),
+    "fails": ("raise OSError('CUDA error(35), driver too old')", "ended with exit code 1: OSError: CUDA"),
     "lacks a library": (
         "import os; os.write(2, b'Error: libnvrtc.so: cannot open shared object file\\nFatalError\\n'); "
         "os.abort()",
@@ -226,3 +217,65 @@ def test_a_failing_check_process_is_reported_in_one_line(what, monkeypatch, tmp_
     monkeypatch.setattr(gpu.sys, "executable", str(python))
     (fault,) = gpu.run_check("kernels", 0, 1 if what == "hangs" else 60).faults
     assert fault.startswith("kernels: ") and said in fault and "\n" not in fault
+
+
+# --- mixed precision: the default type for this machine's GPU
+
+PRETRAIN = {name: "unused" for name in ("model_name_or_path", "input_dir", "output_dir")}
+PAIRS = {name: "unused" for name in ("model_name_or_path", "train_file", "dev_file", "output_dir")}
+O2 = {"use_amp": True, "amp_level": "O2"}
+
+
+@pytest.fixture(params=[(PretrainConfig, PRETRAIN), (TrainConfig, PAIRS)], ids=["pretraining", "pairs"])
+def configure(request):
+    config_class, needed = request.param
+    return lambda **flags: config_class(**needed, **{"device": "gpu", **flags})
+
+
+@pytest.mark.parametrize(
+    "capability, dtype",
+    [((7, 5), "float16"), ((8, 0), "bfloat16"), ((9, 0), "bfloat16"), (None, "float16")],
+)
+def test_the_default_amp_dtype_depends_on_the_gpu(configure, monkeypatch, capability, dtype):
+    monkeypatch.setattr(amp_flags, "gpu_capability", lambda: capability)
+    assert configure(use_amp=True).amp_dtype == dtype
+    for asked in ("float16", "float32"):
+        assert configure(use_amp=True, amp_dtype=asked).amp_dtype == asked
+    monkeypatch.setattr(amp_flags, "gpu_capability", lambda: pytest.fail("asked"))
+    assert configure().amp_dtype == "auto"
+
+
+def test_a_search_may_try_with_and_without_use_amp():
+    search = SearchParamsConfig(**PAIRS, device="gpu", use_amp=True, space="space.yaml")
+    assert search.config_of({"use_amp": True}).amp_dtype == search.amp_dtype != "auto"
+    assert search.config_of({"use_amp": False}).amp_dtype == "auto"
+    with pytest.raises(InputError, match="amp_dtype needs use_amp"):
+        search.config_of({"use_amp": False, "amp_dtype": "bfloat16"})
+
+
+class FakeDriver:
+    """The driver interface of a machine with one GPU of capability 8.6, or with none."""
+
+    def __init__(self, gpus):
+        self.gpus = gpus
+
+    def cuInit(self, flags):
+        return 0 if self.gpus else 100
+
+    def cuDeviceGet(self, device, number):
+        return 0 if number < self.gpus else 101
+
+    def cuDeviceGetAttribute(self, value, attribute, device):
+        value._obj.value = {75: 8, 76: 6}[attribute]
+        return 0
+
+
+@pytest.mark.parametrize("gpus, capability", [(1, (8, 6)), (0, None), (None, None)])
+def test_the_compute_capability_is_read_from_the_driver(monkeypatch, gpus, capability):
+    if gpus is None:
+        monkeypatch.setattr(of_gpus, "CUDA_LIBRARY", "libabsent.so.1")
+    else:
+        monkeypatch.setattr(ctypes, "CDLL", lambda name: FakeDriver(gpus))
+    of_gpus.gpu_capability.cache_clear()
+    assert of_gpus.gpu_capability() == capability
+    of_gpus.gpu_capability.cache_clear()

@@ -119,11 +119,7 @@ def test_names_of_ernies_programs_and_of_encoders_are_known(model):
         assert names["ernie.encoder.layers.1.linear1.weight"] == "encoder_layer_1_ffn_fc_0.w_0"
         for name, array in structured_names({**of_program, **state}, model.parameters, "w").items():
             assert np.array_equal(array, arrays[name.replace("decoder.bias", "decoder_bias")])
-        strange = {
-            "word_embedding": np.ones(1),
-            "encoder_layer_1_x.w_0": np.ones(1),
-            "ffn_fc_0.w_0": np.ones(1),
-        }
+        strange = dict.fromkeys(("word_embedding", "encoder_layer_1_x.w_0", "ffn_fc_0.w_0"), np.ones(1))
         assert list(structured_names(strange, model.parameters, "w"))[1:] == list(strange)[1:]
     assert same(structured_names({"cls.predictions.decoder_weight": np.ones(1)}, model.parameters, "w"),
                 {"cls.predictions.decoder.weight": np.ones(1)})  # fmt: skip

@@ -21,22 +21,7 @@ from safetensors.numpy import save as save_safetensors
 
 from ernie_pair.core.errors import CheckpointError
 from ernie_pair.models.networks.encoders import set_weight, widen_tensors
-from ernie_pair.weights.weight_files import (
-    ALLOWED,
-    NAMES_OF_TYPES,
-    PlainUnpickler,
-    as_float32,
-    bfloat16_to_float32,
-    check_match,
-    from_safetensors,
-    is_bfloat16_finite,
-    is_state,
-    read_variable,
-    read_weights,
-    safetensors_parts,
-    unwrapped,
-    write_for_torch,
-)
+from ernie_pair.weights import weight_files
 
 
 class Payload:
@@ -55,29 +40,25 @@ def write_pickle(path, value):
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "float16"])
 def test_arrays_survive_a_round_trip(dtype, tmp_path):
     arrays = {"a": np.arange(6, dtype=dtype).reshape(2, 3).T, "b": np.ones((), dtype)}
-    back = from_safetensors(b"".join(safetensors_parts(arrays)), "x")
-    pickled = read_weights(write_pickle(tmp_path / "w.pdparams", arrays))
+    back = weight_files.from_safetensors(b"".join(weight_files.safetensors_parts(arrays)), "x")
+    pickled = weight_files.read_weights(write_pickle(tmp_path / "w.pdparams", arrays))
     for name, array in arrays.items():
         assert np.array_equal(back[name], array) and np.array_equal(pickled[name], array)
 
 
 def test_written_safetensors_match_the_library_byte_for_byte():
     rng = np.random.default_rng(0)
-    arrays = {
-        'é"\\ name': np.array(3.0),
-        "empty": np.zeros((0, 4), np.int32),
-        "flags": np.array([True, False]),
-    }
-    for number, kind in enumerate(NAMES_OF_TYPES):
+    arrays = {'é"\\ name': np.array(3.0), "empty": np.zeros((0, 4), np.int32), "flags": np.ones(2, bool)}
+    for number, kind in enumerate(weight_files.NAMES_OF_TYPES):
         shape = rng.integers(1, 5, number % 4)
         arrays[f"{number}/{kind.name}"] = rng.integers(0, 2, shape).astype(kind).T
     whole = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    assert b"".join(safetensors_parts(arrays)) == save_safetensors(whole)
-    assert b"".join(safetensors_parts({})) == save_safetensors({})
+    assert b"".join(weight_files.safetensors_parts(arrays)) == save_safetensors(whole)
+    assert b"".join(weight_files.safetensors_parts({})) == save_safetensors({})
 
 
 def test_a_file_for_torch_says_so(tmp_path):
-    write_for_torch(tmp_path / "model.safetensors", {"a": np.arange(3, dtype=np.float32)})
+    weight_files.write_for_torch(tmp_path / "model.safetensors", {"a": np.arange(3, dtype=np.float32)})
     with safe_open(tmp_path / "model.safetensors", "np") as file:
         assert file.metadata() == {"format": "pt"} and file.get_tensor("a").tolist() == [0, 1, 2]
 
@@ -86,16 +67,16 @@ def test_paddles_own_metadata_is_ignored(tmp_path):
     path = write_pickle(
         tmp_path / "w.pdparams", {"a": np.ones(2), "StructuredToParameterName@@": {"a": "linear_0"}}
     )
-    assert list(read_weights(path)) == ["a"]
+    assert list(weight_files.read_weights(path)) == ["a"]
 
 
 def test_what_a_wrapper_puts_before_all_names_is_left_out(caplog):
     caplog.set_level("INFO")
     one = np.ones(2)
-    assert list(unwrapped({"module.a": one, "module._b": one}, "w")) == ["a", "_b"]
+    assert list(weight_files.unwrapped({"module.a": one, "module._b": one}, "w")) == ["a", "_b"]
     assert caplog.messages == ["w: all names begin with module., which a wrapper added: it is left out"]
     for kept in ({}, {"module.a": one, "b": one}):
-        assert unwrapped(kept, "w") == kept
+        assert weight_files.unwrapped(kept, "w") == kept
 
 
 @pytest.mark.parametrize(
@@ -115,7 +96,7 @@ def test_what_a_wrapper_puts_before_all_names_is_left_out(caplog):
 def test_a_pickle_with_other_objects_is_refused_unexecuted(payload, wrap, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CheckpointError, match="blocked global"):
-        read_weights(write_pickle(tmp_path / "w.pdparams", wrap(payload)))
+        weight_files.read_weights(write_pickle(tmp_path / "w.pdparams", wrap(payload)))
     assert not (tmp_path / "canary").exists()
 
 
@@ -189,13 +170,13 @@ def test_a_pickle_bomb_is_refused_at_once(tmp_path):
 def test_the_error_names_a_damaged_file(name, write, message, tmp_path):
     write(tmp_path / name)
     with pytest.raises(CheckpointError, match=message):
-        read_weights(tmp_path / name)
+        weight_files.read_weights(tmp_path / name)
 
 
 def test_every_kind_of_mismatch_is_listed():
     found = {"a": np.ones((2, 3)), "c": np.ones(1)}
     with pytest.raises(CheckpointError, match=r"1 missing: b; 1 unknown: c; 1 of another shape: a \(2, 3\)"):
-        check_match({"a": (3, 2), "b": (1,)}, found, "file")
+        weight_files.check_match({"a": (3, 2), "b": (1,)}, found, "file")
 
 
 def variable(shape=(2, 3), kind=5, packed=False, values=None, **header):
@@ -212,7 +193,7 @@ def variable(shape=(2, 3), kind=5, packed=False, values=None, **header):
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_paddle_variable_file_is_read(packed, tmp_path):
     (tmp_path / "w").write_bytes(variable(packed=packed))
-    array = read_variable(tmp_path / "w")
+    array = weight_files.read_variable(tmp_path / "w")
     assert array.dtype == np.float32 and array.tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
@@ -220,13 +201,16 @@ def test_a_paddle_variable_file_is_read(packed, tmp_path):
 def test_variable_files_of_other_dtypes_are_read(kind, dtype, tmp_path):
     values = np.arange(6, dtype=dtype)
     (tmp_path / "w").write_bytes(variable(kind=kind, values=values))
-    assert np.array_equal(read_variable(tmp_path / "w").ravel(), values)
+    assert np.array_equal(weight_files.read_variable(tmp_path / "w").ravel(), values)
 
 
 def test_variable_files_of_all_dtypes_and_shapes_are_read(tmp_path):
     (tmp_path / "none").write_bytes(variable(shape=(0, 3)))
     (tmp_path / "one").write_bytes(variable(shape=()))
-    assert read_variable(tmp_path / "none").shape == (0, 3) and read_variable(tmp_path / "one").shape == ()
+    assert (
+        weight_files.read_variable(tmp_path / "none").shape == (0, 3)
+        and weight_files.read_variable(tmp_path / "one").shape == ()
+    )
 
 
 GOOD = variable()
@@ -260,7 +244,7 @@ HOSTILE = {
 def test_an_invalid_variable_file_gives_a_one_line_error(content, tmp_path):
     (tmp_path / "linear_0.w_0").write_bytes(content)
     with pytest.raises(CheckpointError, match="linear_0.w_0 is not a variable") as caught:
-        read_weights(tmp_path)
+        weight_files.read_weights(tmp_path)
     assert "\n" not in str(caught.value)
 
 
@@ -270,11 +254,13 @@ def test_a_folder_of_variables_loads_what_it_should(tmp_path):
     others = "linear_0.w_0_moment1_0 linear_0.b_0_beta2_pow_acc_0 learning_rate_0 loss_scaling_1"
     for name in others.split():
         (tmp_path / name).write_bytes(b"never read")
-    assert sorted(read_weights(tmp_path)) == ["linear_0.b_0", "linear_0.w_0"]
-    assert is_state("w_0_fp32_master_0_moment2_0") and not is_state("encoder_layer_0_ffn_fc_0.w_0")
+    assert sorted(weight_files.read_weights(tmp_path)) == ["linear_0.b_0", "linear_0.w_0"]
+    assert weight_files.is_state("w_0_fp32_master_0_moment2_0") and not weight_files.is_state(
+        "encoder_layer_0_ffn_fc_0.w_0"
+    )
     os.mkfifo(tmp_path / "linear_1.w_0")  # which would block
     with pytest.raises(CheckpointError, match="is not a file"):
-        read_weights(tmp_path)
+        weight_files.read_weights(tmp_path)
 
 
 def safetensors(header, numbers=b""):
@@ -301,16 +287,18 @@ def entry(dtype="F32", shape=(1,), offsets=(0, 4)):
 )
 def test_malformed_safetensors_are_refused(data):
     with pytest.raises(CheckpointError, match="w.safetensors"):
-        from_safetensors(data, "w.safetensors")
+        weight_files.from_safetensors(data, "w.safetensors")
 
 
 def test_half_precision_is_cast_to_float32_and_reported(caplog):
     values = np.array([1.5, -2.0, 0.0078125], np.float32)
     narrow = (values.view(np.uint32) >> 16).astype(np.uint16)
-    stored = from_safetensors(safetensors({"b": entry("BF16", (3,), (0, 6))}, narrow.tobytes()), "w")
+    stored = weight_files.from_safetensors(
+        safetensors({"b": entry("BF16", (3,), (0, 6))}, narrow.tobytes()), "w"
+    )
     found = {"f": values.astype(np.float16), "d": values.astype(np.float64), "s": values, **stored}
     with caplog.at_level(logging.INFO):
-        wide = as_float32({**found, "none": np.zeros((0, 4), np.float16)}, "w")
+        wide = weight_files.as_float32({**found, "none": np.zeros((0, 4), np.float16)}, "w")
     assert all(wide[name].dtype == np.float32 and np.array_equal(wide[name], values) for name in found)
     assert wide["none"].shape == (0, 4)
     assert "2 of 5 arrays of w are float16: cast to float32" in caplog.text and "bfloat16" in caplog.text
@@ -328,12 +316,12 @@ def test_half_precision_is_cast_to_float32_and_reported(caplog):
 )
 def test_invalid_weight_types_and_values_are_refused(array, message):
     with pytest.raises(CheckpointError, match=message):
-        as_float32({"a": array}, "w")
+        weight_files.as_float32({"a": array}, "w")
 
 
 def resolved(module, name):
     """What a pickle gets if it asks for ``module``.``name``, in the oldest protocol."""
-    return PlainUnpickler(io.BytesIO(f"c{module}\n{name}\n.".encode())).load()
+    return weight_files.PlainUnpickler(io.BytesIO(f"c{module}\n{name}\n.".encode())).load()
 
 
 @pytest.mark.parametrize(
@@ -360,7 +348,7 @@ def test_unpickling_allows_only_the_names_that_arrays_need(module):
 def test_the_allow_list_holds_only_array_constructors():
     """Every entry is something that an untrusted file may call: prove a new one harmless before adding it."""
     found = set()
-    for module, name in ALLOWED:
+    for module, name in weight_files.ALLOWED:
         with contextlib.suppress(ModuleNotFoundError):  # numpy 1 has no numpy._core, numpy 2 no numpy.core
             found.add(getattr(importlib.import_module(module), name))
     multiarray = {np.empty(0).__reduce__()[0], np.float32(1).__reduce__()[0]}
@@ -373,10 +361,10 @@ EVERY = np.arange(1 << 16, dtype=np.uint16)
 
 
 def test_bfloat16_bits_show_what_is_not_finite():
-    wide = bfloat16_to_float32(EVERY)
-    assert is_bfloat16_finite(EVERY[np.isfinite(wide)])
+    wide = weight_files.bfloat16_to_float32(EVERY)
+    assert weight_files.is_bfloat16_finite(EVERY[np.isfinite(wide)])
     for place in np.flatnonzero(~np.isfinite(wide)):
-        assert not is_bfloat16_finite(EVERY[place : place + 1])
+        assert not weight_files.is_bfloat16_finite(EVERY[place : place + 1])
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from places import ROOT
-from tiny_corpus import lines_of, make, write_vocab
+from tiny_corpus import lines_of, make, start, write_vocab
 from waiting import until
 
 from data_tools.build_vocab import VocabConfig, build_vocab
@@ -400,17 +400,11 @@ def test_a_users_folder_beside_a_corpus_is_kept(tmp_path):
     assert json.loads((tmp_path / "text.jsonl").read_text().splitlines()[0])
 
 
-SHELL = """
-ROOT={root}
-PY={python}
-"""
-
-
 @pytest.fixture
 def prepare(tmp_path):
     """Runs prepare_data.sh in this environment: (exit code, stderr)."""
     (tmp_path / "scripts").mkdir()
-    (tmp_path / "scripts" / "environment.sh").write_text(SHELL.format(root=ROOT, python=sys.executable))
+    (tmp_path / "scripts" / "environment.sh").write_text(f"ROOT={ROOT}\nPY={sys.executable}\n")
     script = (ROOT / "scripts" / "prepare_data.sh").read_text(encoding="utf-8")
     (tmp_path / "scripts" / "prepare_data.sh").write_text(script, encoding="utf-8")
     text = "我爱北京天安门我爱学习。\n\n我爱学习天安门北京。\n"
@@ -441,12 +435,8 @@ def test_preparing_again_does_nothing_or_says_what_differs(tmp_path, prepare):
     code, said = prepare()
     assert code == 2 and "from other content of --input_path" in said.splitlines()[-1]
     assert files == {p: p.read_bytes() for p in (tmp_path / "data").iterdir()}
-    for flags in (
-        ["--overwrite", "False"],
-        ["--overwrite=no"],
-        ["--overwrite", "true", "--overwrite", "off"],
-    ):
-        assert prepare(*flags)[0] == 2
+    for flags in ("--overwrite False", "--overwrite=no", "--overwrite true --overwrite off"):
+        assert prepare(*flags.split())[0] == 2
     assert files == {p: p.read_bytes() for p in (tmp_path / "data").iterdir()}
     assert prepare("--overwrite", "TRUE")[0] == 0 and prepare()[0] == 0
     assert (tmp_path / "data" / "text_ids.npy").read_bytes() != files[tmp_path / "data" / "text_ids.npy"]
@@ -478,14 +468,7 @@ def test_a_killed_preparation_leaves_nothing_in_shared_memory(tmp_path, number):
     line = lines_of("我爱北京天安门，我爱学习！" * 400)
     (tmp_path / "in.jsonl").write_bytes(line * 3000)
     before = set(os.listdir("/dev/shm"))
-    words = ["--input_path", "in.jsonl", "--output_prefix", "out", "--vocab_file", "model/vocab.txt"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "data_tools.create_pretraining_data", *words, "--workers", "2"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+    process = start(tmp_path, "--workers", "2", start_new_session=True)
     until(lambda: list(tmp_path.glob("out.shards/*.shard")))
     assert process.poll() is None
     os.killpg(process.pid, number)

@@ -9,14 +9,7 @@ from tiny_pair import VOCAB
 
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.core.errors import InputError
-from ernie_pair.embeddings.train.contrastive import (
-    ContrastiveSteps,
-    StepTexts,
-    describe_step,
-    step_loss,
-    texts_alone,
-    texts_of_pairs,
-)
+from ernie_pair.embeddings.train import contrastive
 from ernie_pair.embeddings.train.embedding_config import EmbeddingConfig
 from ernie_pair.inference.token_rows import encode_single_texts
 from ernie_pair.pairs.data.pair_file import Pairs
@@ -40,7 +33,7 @@ def pairs_of(rows):
 
 
 def texts_of(rows=ROWS, negatives=None):
-    return texts_of_pairs(pairs_of(rows), negatives and pairs_of(negatives), "train.tsv")
+    return contrastive.texts_of_pairs(pairs_of(rows), negatives and pairs_of(negatives), "train.tsv")
 
 
 def negatives_in(texts):
@@ -79,8 +72,8 @@ def test_a_step_without_negatives_is_known():
     texts = texts_of([("a", "b", 1), ("a", "d", 1), ("c", "e", 1)])
     none = [np.zeros(0, np.int64)] * 2
     for rows, expected in (([0, 1], False), ([0, 0], False), ([0, 2], True)):
-        assert describe_step(texts, np.array(rows), none).has_negatives is expected
-    assert describe_step(texts, np.array([0, 1]), [none[0], np.array([4])]).has_negatives
+        assert contrastive.describe_step(texts, np.array(rows), none).has_negatives is expected
+    assert contrastive.describe_step(texts, np.array([0, 1]), [none[0], np.array([4])]).has_negatives
 
 
 def test_epochs_rotate_through_the_hard_negatives():
@@ -100,7 +93,7 @@ def test_matches_of_anchor_and_positive_are_no_negatives(seed):
     texts = texts_of([*rows, ("上", "下", 1), ("上", "谁", 0), ("我", "她", 0)])
     matches = {frozenset(row[:2]) for row in rows if row[2]} | {frozenset("上下")}
     pairs = np.arange(len(texts))
-    step = describe_step(texts, pairs, [texts.negatives_of(pair, 0, 2) for pair in pairs])
+    step = contrastive.describe_step(texts, pairs, [texts.negatives_of(pair, 0, 2) for pair in pairs])
     read = [texts.texts[number] for number in step.numbers]
     for row, hidden in enumerate(step.is_hidden):
         own = {read[row], read[len(pairs) + row]}
@@ -120,7 +113,9 @@ def steps_of(tokenizer, texts, world, batch_size, accumulation_steps=1, consumed
     rows = encode_single_texts(texts.texts, tokenizer, 16)
     sizes = {"batch_size": batch_size, "gradient_accumulation_steps": accumulation_steps}
     config = EmbeddingConfig("output", **{"seed": 7, "hard_negatives": 2, **sizes, **flags})
-    return ContrastiveSteps(texts, rows, config, describe_step).of_rank(world, consumed)
+    return contrastive.ContrastiveSteps(texts, rows, config, contrastive.describe_step).of_rank(
+        world, consumed
+    )
 
 
 def rows_of_step(batches):
@@ -168,7 +163,7 @@ def test_first_texts_ask_with_the_prompt_of_queries(tokenizer):
     read = [*texts.texts, *(f"好{text}" for text in texts.texts)]
     config = EmbeddingConfig("output", seed=7, batch_size=4)
     rows = encode_single_texts(read, tokenizer, 16)
-    steps = ContrastiveSteps(texts, rows, config, describe_step).of_rank(World(), 0)
+    steps = contrastive.ContrastiveSteps(texts, rows, config, contrastive.describe_step).of_rank(World(), 0)
     query = tokenizer.encode("好")
     for (batch,) in islice(steps, 4):
         for place, ids in rows_of_step([batch]).items():
@@ -186,12 +181,12 @@ def test_a_resumed_run_continues_with_the_next_step_of_its_seed(tokenizer):
 
 
 def test_unpaired_texts_are_deduplicated_and_self_matched():
-    texts = texts_alone(["我", "你", "我"], "texts.txt")
+    texts = contrastive.texts_alone(["我", "你", "我"], "texts.txt")
     assert texts.is_augmented and len(texts) == 2
-    step = describe_step(texts, np.arange(2), [np.zeros(0, int)] * 2)
+    step = contrastive.describe_step(texts, np.arange(2), [np.zeros(0, int)] * 2)
     assert not step.is_hidden.any()
     with pytest.raises(InputError, match="texts.txt has 1 text"):
-        texts_alone(["我"], "texts.txt")
+        contrastive.texts_alone(["我"], "texts.txt")
 
 
 TEMPERATURE = 0.2
@@ -201,7 +196,7 @@ def step_of(num_pairs=5, num_hard=3, hidden=()):
     is_hidden = np.zeros((num_pairs, num_pairs + num_hard), dtype=bool)
     for place in hidden:
         is_hidden[place] = True
-    return StepTexts(num_pairs, np.arange(2 * num_pairs + num_hard), is_hidden)
+    return contrastive.StepTexts(num_pairs, np.arange(2 * num_pairs + num_hard), is_hidden)
 
 
 def expected(vectors, step, dim):
@@ -221,7 +216,7 @@ def vectors_of(seed=0, rows=13, dim=8):
 @pytest.mark.parametrize("dims", [(8,), (2, 4, 8)])
 def test_the_loss_matches_the_formula(hidden, dims):
     vectors, step = vectors_of(), step_of(hidden=hidden)
-    found = step_loss(paddle.to_tensor(vectors), step, dims, TEMPERATURE)
+    found = contrastive.step_loss(paddle.to_tensor(vectors), step, dims, TEMPERATURE)
     wanted = np.mean([expected(vectors, step, dim) for dim in dims])
     assert float(found[0]) == pytest.approx(wanted, rel=1e-5)
 
@@ -229,7 +224,7 @@ def test_the_loss_matches_the_formula(hidden, dims):
 def test_a_masked_candidate_has_no_gradient():
     step = step_of(hidden=[(row, 6) for row in range(5)])
     vectors = paddle.to_tensor(vectors_of(), stop_gradient=False)
-    step_loss(vectors, step, (8,), TEMPERATURE)[0].backward()
+    contrastive.step_loss(vectors, step, (8,), TEMPERATURE)[0].backward()
     gradient = vectors.grad.numpy()
     assert np.abs(gradient[5 + 6]).max() < 1e-20 and gradient[5 + 5].any()
 
@@ -237,7 +232,7 @@ def test_a_masked_candidate_has_no_gradient():
 def test_the_gradient_matches_finite_differences():
     step, vectors = step_of(hidden=((1, 3),)), vectors_of(1)
     tensor = paddle.to_tensor(vectors, stop_gradient=False)
-    step_loss(tensor, step, (4, 8), TEMPERATURE)[0].backward()
+    contrastive.step_loss(tensor, step, (4, 8), TEMPERATURE)[0].backward()
     for place in ((0, 0), (7, 3), (12, 6)):
         moved = [vectors.astype(np.float64).copy() for _ in "ab"]
         moved[0][place] += 1e-5
@@ -249,6 +244,6 @@ def test_the_gradient_matches_finite_differences():
 def test_right_counts_anchors_whose_positive_ranks_first():
     vectors = np.concatenate([np.eye(5, 8), np.eye(5, 8), np.zeros((3, 8))]).astype(np.float32)
     vectors[10:, 7] = 1
-    assert float(step_loss(paddle.to_tensor(vectors), step_of(), (8,), TEMPERATURE)[1]) == 5
+    assert float(contrastive.step_loss(paddle.to_tensor(vectors), step_of(), (8,), TEMPERATURE)[1]) == 5
     vectors[[5, 6]] = vectors[[6, 5]]
-    assert float(step_loss(paddle.to_tensor(vectors), step_of(), (8,), TEMPERATURE)[1]) == 3
+    assert float(contrastive.step_loss(paddle.to_tensor(vectors), step_of(), (8,), TEMPERATURE)[1]) == 3

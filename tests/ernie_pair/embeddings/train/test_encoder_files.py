@@ -131,17 +131,6 @@ def test_graded_objectives_read_a_pair_per_row(folder, caplog):
     )
 
 
-def test_no_run_resumes_on_other_content_of_its_first_file(folder, tmp_path):
-    one, two = tmp_path / "one.jsonl", tmp_path / "two.jsonl"
-    for path in (one, two):
-        path.write_bytes((folder / "query_pos_neg.jsonl").read_bytes())
-    flags = {"train_file": f"{one},{two}", "output_dir": str(tmp_path / "out"), "batch_size": 4}
-    train_embedding(embedding_config(folder, max_steps=2, **flags))
-    one.write_text(one.read_text().replace("neg", "hard_neg", 1))
-    with pytest.raises(InputError, match="allow_change max_steps,train_file"):
-        train_embedding(embedding_config(folder, max_steps=4, **flags))
-
-
 def test_a_model_is_measured_on_rows_without_labels(folder, tmp_path):
     train_embedding(embedding_config(folder, max_steps=2, output_dir=str(tmp_path / "out")))
     for name in ("query_pos_neg.jsonl", "two_columns.csv"):

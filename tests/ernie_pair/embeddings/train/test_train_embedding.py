@@ -201,13 +201,6 @@ def test_a_start_without_settings_embeds_as_it_would_be_trained(folder, trained,
     assert usual.max_seq_len == 64
 
 
-def test_pairs_of_dev_that_are_trained_on_are_warned_of(folder, tmp_path, capfd):
-    train_embedding(
-        embedding_config(folder, train_file=str(folder / "dev.tsv"), output_dir=str(tmp_path), max_steps=1)
-    )
-    assert "dev: 60 rows (100.00 %) with a pair of the training file" in capfd.readouterr().err
-
-
 def test_without_evaluations_the_last_model_embeds(folder, tmp_path):
     trainer = trainer_of(folder, tmp_path, max_steps=3, evaluation_strategy="no")
     assert trainer.train().best_model is None
@@ -230,10 +223,8 @@ SIMCSE = {"objective": "simcse"}
 
 @pytest.mark.parametrize("rows, flags, reason", [
     ("我\t你\t1\n我\t他\t2\n", {}, "train.tsv:2: label"),
-    ("我\t你\t0\n", {}, "train.tsv has no pair of label 1"),
     ("我\t\t1\n", {}, "train.tsv:1"),
     ("我\t你\t1\n", {"train_file": "texts.txt"}, "pass --objective simcse to train on texts alone"),
-    ("我\t你\t1\n", {**SIMCSE, "negatives_file": "d"}, "--negatives_file is for --objective pairs"),
     ("", {**SIMCSE, "train_file": "gap.txt"}, "gap.txt:2: an empty text"),
     ("", {**SIMCSE, "train_file": "one.txt"}, "has 1 text"),
     ("", {"train_file": "absent.tsv"}, "absent.tsv"),

@@ -6,6 +6,7 @@ import re
 import sys
 
 import pytest
+from children import python
 
 from ernie_pair.checkpoint.manifest import TrainState
 from ernie_pair.runtime.processes import console
@@ -127,3 +128,24 @@ def test_an_improvement_must_beat_all_earlier_evaluations():
     losses = [3.0, 2.0, 2.5, 2.0, 1.0, float("nan"), 0.5]
     assert [judge.judge({"loss": loss}) for loss in losses] == [False, True, False, False, True, False, True]
     assert not judge.judge({"accuracy": 1.0}) and not judge.judge({"loss": "nan"})
+
+
+# --- the root logger
+
+PROGRAM = """
+import logging, ernie_pair, paddle
+root = logging.getLogger()
+{own}
+from ernie_pair.runtime.device import quiet_libraries
+quiet_libraries()
+logging.getLogger("a.library").info("an INFO line")
+logging.getLogger("a.library").warning("a warning")
+"""
+
+
+@pytest.mark.parametrize(
+    "own, is_shown", [("", 0), ("root.addHandler(logging.NullHandler()); root.setLevel('INFO')", 1)]
+)
+def test_info_lines_of_libraries_are_shown_only_if_asked_for(own, is_shown):
+    said = python("-c", PROGRAM.format(own=own)).stderr
+    assert said.count("an INFO line") == is_shown and said.count("a warning") == 1

@@ -146,12 +146,7 @@ def test_a_lost_rank_ends_the_other_with_a_line_naming_it(ranks, action, number,
     "actions, which, code, words",
     [
         (("has that error", "is told of an error of the other"), 0, 1, ("Traceback", "LookupError: a bug\n")),
-        (
-            ("has that error", "is told of an error of the other"),
-            1,
-            6,
-            ("error: rank 0: LookupError: a bug\n",),
-        ),
+        (("has that error", "is told of an error of the other"), 1, 6, ("rank 0: LookupError: a bug\n",)),
         (("meets a broken collective", "waits"), 0, 1, ("RuntimeError: Connection closed by peer",)),
         (("waits", "fails"), 0, 6, ("has ended: the loss is nan",)),
     ],
