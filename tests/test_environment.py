@@ -104,16 +104,13 @@ def asked(done):
     return [line for line in done.stdout.splitlines() if not line.startswith(small)]
 
 
-@pytest.mark.parametrize(
-    "made_for, device, is_kept",
-    [
-        ("cpu", "cpu", True),
-        ("gpu", "gpu", True),
-        ("gpu", "cpu", True),
-        ("cpu", "gpu", False),
-        ("", "cpu", False),
-    ],
-)
+@pytest.mark.parametrize("made_for, device, is_kept", [
+    ("cpu", "cpu", True),
+    ("gpu", "gpu", True),
+    ("gpu", "cpu", True),
+    ("cpu", "gpu", False),
+    ("", "cpu", False),
+])  # fmt: skip
 def test_an_environment_with_the_gpu_build_serves_the_cpu_too(clone, made_for, device, is_kept):
     if made_for:
         finish(clone, made_for)
@@ -205,18 +202,15 @@ def test_with_a_driver_the_gpu_build_comes_from_its_own_index(clone, with_driver
     assert not (clone / ".venv" / "without_gpu").exists()
 
 
-@pytest.mark.parametrize(
-    "driver, capability, cuda",
-    [
-        ("470.57.02", "8.0", "cu118"),
-        ("535.104.05", "9.0", "cu118"),
-        ("550.54.14", "7.0", "cu126"),
-        ("570.86", "12.0", "cu129"),
-        ("580.65.06", "8.9", "cu126"),
-        ("580.65.06", "10.0", "cu130"),
-        ("", "", "cu126"),
-    ],
-)
+@pytest.mark.parametrize("driver, capability, cuda", [
+    ("470.57.02", "8.0", "cu118"),
+    ("535.104.05", "9.0", "cu118"),
+    ("550.54.14", "7.0", "cu126"),
+    ("570.86", "12.0", "cu129"),
+    ("580.65.06", "8.9", "cu126"),
+    ("580.65.06", "10.0", "cu130"),
+    ("", "", "cu126"),
+])  # fmt: skip
 def test_the_index_follows_from_the_driver_and_the_card(tmp_path, monkeypatch, driver, capability, cuda):
     monkeypatch.delenv("PADDLE_INDEX", raising=False)
     write_program(tmp_path / "nvidia-smi", f"#!/bin/sh\n[ -z '{driver}' ] || echo '{driver}, {capability}'\n")
@@ -338,22 +332,19 @@ OF_LEVELS = "level and not ranks and not recipes and not slow and not gpu_wheel"
 AT_AVX2 = [f"-m pytest -m {OF_LEVELS} {SPREAD}"] if "avx512" in Path("/proc/cpuinfo").read_text() else []
 
 
-@pytest.mark.parametrize(
-    "line, tests",
-    [
-        ("sh scripts/lint.sh", []),
-        ("sh scripts/check.sh -x", ["-m pytest -m not ranks and not recipes and not slow -x"]),
-        ("sh scripts/test_peer.sh -x", ["-m pytest tests/peer -x"]),
-        (
-            "bash .ci/run",
-            [
-                "scripts/count_lines.py",
-                f"-m pytest tests/peer {SPREAD.replace('4', '2')}",
-                *("README", *AT_AVX2, f"-m pytest {SPREAD}"),
-            ],
-        ),
-    ],
-)
+@pytest.mark.parametrize("line, tests", [
+    ("sh scripts/lint.sh", []),
+    ("sh scripts/check.sh -x", ["-m pytest -m not ranks and not recipes and not slow -x"]),
+    ("sh scripts/test_peer.sh -x", ["-m pytest tests/peer -x"]),
+    (
+        "bash .ci/run",
+        [
+            "scripts/count_lines.py",
+            f"-m pytest tests/peer {SPREAD.replace('4', '2')}",
+            *("README", *AT_AVX2, f"-m pytest {SPREAD}"),
+        ],
+    ),
+])  # fmt: skip
 def test_the_linter_and_the_type_check_come_before_the_tests(clone, line, tests):
     finish(clone, "cpu")
     done = run(clone, *line.split())

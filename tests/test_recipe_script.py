@@ -42,17 +42,14 @@ def use_python(folder, text, device="gpu"):
     (folder / "environment.sh").write_text(stub)
 
 
-@pytest.mark.parametrize(
-    ("processes", "flags", "groups"),
-    [
-        (4, "", 4),
-        (4, "--dp_degree 4", 4),
-        (4, "--sharding_degree 4", 1),
-        (4, "--use_sharding true --sharding_degree=4", 1),
-        (8, "--dp_degree 2 --sharding_degree 4", 2),
-        (8, "--sharding_degree 4", 2),
-    ],
-)
+@pytest.mark.parametrize(("processes", "flags", "groups"), [
+    (4, "", 4),
+    (4, "--dp_degree 4", 4),
+    (4, "--sharding_degree 4", 1),
+    (4, "--use_sharding true --sharding_degree=4", 1),
+    (8, "--dp_degree 2 --sharding_degree 4", 2),
+    (8, "--sharding_degree 4", 2),
+])  # fmt: skip
 def test_readme_layouts_match_the_number_of_processes(start, processes, flags, groups):
     config = config_of(start(processes, flags))
     assert (config.dp_degree, config.processes, config.max_steps) == (groups, processes, 200_000)

@@ -133,18 +133,14 @@ def test_a_lexicon_is_read_only_with_its_own_vocabulary(folder):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "flags, told",
-    [
-        ({"sizes": "many"}, "not whole numbers above 0"),
-        ({"sizes": "10 0"}, "not whole numbers above 0"),
-        ({"sizes": ""}, "not whole numbers above 0"),
-        ({"sizes": "1 " * 20}, "21 tokens; with a vocabulary of 25 they may have 13: give at most 12"),
-        ({"min_count": 10_000}, "no n-gram occurs in it 10000 times; lower "),
-        ({"input_path": "nowhere"}, "nowhere"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("flags, told", [
+    ({"sizes": "many"}, "not whole numbers above 0"),
+    ({"sizes": "10 0"}, "not whole numbers above 0"),
+    ({"sizes": ""}, "not whole numbers above 0"),
+    ({"sizes": "1 " * 20}, "21 tokens; with a vocabulary of 25 they may have 13: give at most 12"),
+    ({"min_count": 10_000}, "no n-gram occurs in it 10000 times; lower "),
+    ({"input_path": "nowhere"}, "nowhere"),
+], ids=str)  # fmt: skip
 def test_unusable_flags_or_input_are_refused_without_output(folder, flags, told):
     with pytest.raises(InputError) as caught:
         words = {"input_path": folder, "vocab_file": folder / "vocab.txt", "output_file": folder / "n.txt"}

@@ -76,14 +76,11 @@ def test_every_process_makes_the_same_bytes(tmp_path):
         assert WordPiece.from_file(output).sha256 == expected
 
 
-@pytest.mark.parametrize(
-    ("content", "name", "message"),
-    [
-        ("", "text.txt", "no text; give"),
-        (b"ok\n\xff\n", "text.txt", r"text\.txt:2: not UTF-8"),
-        ('{"text": "a"}\n{"txt": "b"}\n', "text.jsonl", r"text\.jsonl:2: no key 'text', it has txt"),
-    ],
-)
+@pytest.mark.parametrize(("content", "name", "message"), [
+    ("", "text.txt", "no text; give"),
+    (b"ok\n\xff\n", "text.txt", r"text\.txt:2: not UTF-8"),
+    ('{"text": "a"}\n{"txt": "b"}\n', "text.jsonl", r"text\.jsonl:2: no key 'text', it has txt"),
+])  # fmt: skip
 def test_bad_text_is_reported_and_leaves_no_output(tmp_path, content, name, message):
     with pytest.raises(InputError, match=message):
         make(tmp_path, content, name)
@@ -119,13 +116,10 @@ def test_added_twins_mark_words_and_keep_the_model_input_ids(tmp_path):
     assert twinned.base_ids.max() < plain.vocab_size
 
 
-@pytest.mark.parametrize(
-    ("tokens", "reason"),
-    [
-        ([*CONTROL_TOKENS, "我", "##我", "a"], "no Chinese character without a '##' twin"),
-        (["[PAD]", "[CLS]", "[SEP]", "[UNK]"], r"no \[MASK\] among its 4 tokens"),
-    ],
-)
+@pytest.mark.parametrize(("tokens", "reason"), [
+    ([*CONTROL_TOKENS, "我", "##我", "a"], "no Chinese character without a '##' twin"),
+    (["[PAD]", "[CLS]", "[SEP]", "[UNK]"], r"no \[MASK\] among its 4 tokens"),
+])  # fmt: skip
 def test_a_vocabulary_that_takes_no_twins_is_refused(tmp_path, tokens, reason):
     with pytest.raises(InputError, match=rf"plain\.txt: {reason}"):
         add_twins(tmp_path, tokens)

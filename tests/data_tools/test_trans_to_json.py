@@ -123,15 +123,12 @@ def test_a_separator_may_consist_of_hyphens(words):
     assert (config.doc_spliter, config.input_path) == (words[-1].rpartition("=")[2], "-")
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("", "^input_path is empty; name a file or folder, "),
-        ("no", "no: no such file or folder; fix input_path$"),
-        ("pipe", "pipe: a pipe or a device; give its content as standard input, "),
-        ("notes", r"no file ends with \.txt; fix"),
-    ],
-)
+@pytest.mark.parametrize(("name", "reason"), [
+    ("", "^input_path is empty; name a file or folder, "),
+    ("no", "no: no such file or folder; fix input_path$"),
+    ("pipe", "pipe: a pipe or a device; give its content as standard input, "),
+    ("notes", r"no file ends with \.txt; fix"),
+])  # fmt: skip
 def test_an_input_without_text_files_is_refused(tmp_path, name, reason):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "notes").mkdir()

@@ -421,16 +421,13 @@ def test_the_group_is_the_first_argument():
     assert done.stderr.endswith(f"; for example: {example}\n")
 
 
-@pytest.mark.parametrize(
-    "group, flags, error",
-    [
-        ("options", {"only": "nothing"}, "^only nothing is no run of options; use some of plain, rdrop"),
-        ("peer", {"only": "transformers"}, "^transformers of peer need peer_python, a Python"),
-        ("peer", {"peer_python": "/bin/false"}, "install torch, transformers and accelerate"),
-        ("options", {"data": "nowhere"}, "^data nowhere: no such folder"),
-        ("options", {"work": "/a b"}, "^work /a b: blanks end a path"),
-    ],
-)
+@pytest.mark.parametrize("group, flags, error", [
+    ("options", {"only": "nothing"}, "^only nothing is no run of options; use some of plain, rdrop"),
+    ("peer", {"only": "transformers"}, "^transformers of peer need peer_python, a Python"),
+    ("peer", {"peer_python": "/bin/false"}, "install torch, transformers and accelerate"),
+    ("options", {"data": "nowhere"}, "^data nowhere: no such folder"),
+    ("options", {"work": "/a b"}, "^work /a b: blanks end a path"),
+])  # fmt: skip
 def test_an_unknown_run_or_path_is_a_one_line_error(start, group, flags, error):
     with pytest.raises(InputError, match=error):
         start(group, **flags)

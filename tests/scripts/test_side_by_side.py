@@ -179,15 +179,12 @@ def test_mixed_rows_have_every_length():
     assert lengths == set(range(8, 41)) and all(left and right for left, right in rows)
 
 
-@pytest.mark.parametrize(
-    "flags, error",
-    [
-        ({"device": "gpu"}, "device gpu, but "),
-        ({"peer_python": "/nowhere/python"}, "No such file or directory; give a Python"),
-        ({"peer_python": "/bin/false"}, "install torch and transformers in its environment"),
-        ({"cases": "ask-small,tea"}, "cases tea is not a case; use some of pair-small, "),
-    ],
-)
+@pytest.mark.parametrize("flags, error", [
+    ({"device": "gpu"}, "device gpu, but "),
+    ({"peer_python": "/nowhere/python"}, "No such file or directory; give a Python"),
+    ({"peer_python": "/bin/false"}, "install torch and transformers in its environment"),
+    ({"cases": "ask-small,tea"}, "cases tea is not a case; use some of pair-small, "),
+])  # fmt: skip
 def test_an_unusable_device_or_peer_is_a_one_line_error(flags, error):
     with pytest.raises(InputError, match=error):
         compare(BenchConfig("p", "v", **{"device": "cpu", **flags}))

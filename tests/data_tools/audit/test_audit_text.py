@@ -189,37 +189,31 @@ def misread(text, written_as, read_as):
     return text.encode(written_as).decode(read_as, "replace").replace("\ufffd", "?")
 
 
-@pytest.mark.parametrize(
-    "kind, line",
-    [
-        ("UTF-8 as Latin-1", misread("编码出错的文字", "utf-8", "latin-1")),
-        ("UTF-8 as Latin-1", misread("café", "utf-8", "cp1252")),
-        ("UTF-8 as Latin-1", misread("中文", "utf-8", "cp1252")),
-        ("UTF-8 as Latin-1", misread("“quote", "utf-8", "cp1252")),
-        ("UTF-8 as Latin-1", misread("слово", "utf-8", "latin-1")),
-        ("UTF-8 as GBK", misread("你好，世界。", "utf-8", "gbk")),
-        ("GBK as Latin-1", misread("中文乱码测试", "gbk", "latin-1")),
-        ("U+FFFD as GBK", misread("前后\ufffd\ufffd", "utf-8", "gbk")),
-        ("U+FFFD as GBK", misread("前\ufffd\ufffd后", "utf-8", "gbk")),
-    ],
-)
+@pytest.mark.parametrize("kind, line", [
+    ("UTF-8 as Latin-1", misread("编码出错的文字", "utf-8", "latin-1")),
+    ("UTF-8 as Latin-1", misread("café", "utf-8", "cp1252")),
+    ("UTF-8 as Latin-1", misread("中文", "utf-8", "cp1252")),
+    ("UTF-8 as Latin-1", misread("“quote", "utf-8", "cp1252")),
+    ("UTF-8 as Latin-1", misread("слово", "utf-8", "latin-1")),
+    ("UTF-8 as GBK", misread("你好，世界。", "utf-8", "gbk")),
+    ("GBK as Latin-1", misread("中文乱码测试", "gbk", "latin-1")),
+    ("U+FFFD as GBK", misread("前后\ufffd\ufffd", "utf-8", "gbk")),
+    ("U+FFFD as GBK", misread("前\ufffd\ufffd后", "utf-8", "gbk")),
+])  # fmt: skip
 def test_wrongly_decoded_text_is_recognised(tmp_path, kind, line):
     found = audit_lines(tmp_path, "好的文字", line)["odd"]
     assert set(found) - {"control", "odd space", "zero-width"} == {kind}
     assert found[kind]["paragraphs"] == 1 and found[kind]["examples"][0]["at"].endswith("a.txt:2")
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "第一章············12",
-        "Où est passé l'été ? «À l'école», dit-elle : “café”…",
-        "São Paulo, Århus, Köln, naïveté, 37°±1°, 3×4",
-        "涓涓细流，烫，屯",
-        "Слово на русском языке",
-        "EL NIÑO”, «ÉTÉ», Ð…",
-    ],
-)
+@pytest.mark.parametrize("line", [
+    "第一章············12",
+    "Où est passé l'été ? «À l'école», dit-elle : “café”…",
+    "São Paulo, Århus, Köln, naïveté, 37°±1°, 3×4",
+    "涓涓细流，烫，屯",
+    "Слово на русском языке",
+    "EL NIÑO”, «ÉTÉ», Ð…",
+])  # fmt: skip
 def test_good_text_is_not_taken_for_mojibake(tmp_path, line):
     assert audit_lines(tmp_path, line)["odd"] == {}
 
@@ -299,18 +293,15 @@ def test_text_without_findings_is_plotted_too(tmp_path, monkeypatch):
     assert empty == {"repeats", "odd characters"}
 
 
-@pytest.mark.parametrize(
-    "content, name, message",
-    [
-        (b"", "a.txt", "no text; give"),
-        (b"\n \n", "a.txt", "no text; give"),
-        (b"ok\n\xff\n", "a.txt", r"a\.txt:2: not UTF-8"),
-        (b"ok\rok\n", "a.txt", r"a\.txt:1: CR inside"),
-        (b'{"text": "a"}\n{"text": "b"\n', "a.jsonl", r"a\.jsonl:2:.*not JSON"),
-        (b'{"txt": "a"}\n', "a.jsonl", r"a\.jsonl:1: no key 'text'"),
-        (b"x", "a.txt.gz", "damaged or cut short"),
-    ],
-)
+@pytest.mark.parametrize("content, name, message", [
+    (b"", "a.txt", "no text; give"),
+    (b"\n \n", "a.txt", "no text; give"),
+    (b"ok\n\xff\n", "a.txt", r"a\.txt:2: not UTF-8"),
+    (b"ok\rok\n", "a.txt", r"a\.txt:1: CR inside"),
+    (b'{"text": "a"}\n{"text": "b"\n', "a.jsonl", r"a\.jsonl:2:.*not JSON"),
+    (b'{"txt": "a"}\n', "a.jsonl", r"a\.jsonl:1: no key 'text'"),
+    (b"x", "a.txt.gz", "damaged or cut short"),
+])  # fmt: skip
 @pytest.mark.parametrize("workers", [1, 2])
 def test_bad_text_is_reported_and_leaves_no_output(tmp_path, content, name, message, workers):
     (tmp_path / name).write_bytes(content)

@@ -147,29 +147,26 @@ def test_a_missing_file_is_reported(prefix, end):
 WRAPPING = np.array([2**62 + 1] * 4 + [2], np.int64)  # their sum is 6, modulo 2**64
 
 
-@pytest.mark.parametrize(
-    ("index", "what"),
-    [
-        ({"lens": np.array([2, 1, 4], np.int32)}, "7 tokens according to 'lens', 6 in foreign_ids.npy"),
-        ({"lens": np.array([6, 0, 0], np.int32)}, "a sentence without tokens"),
-        ({"lens": np.array([0, 3, 3], np.int32)}, "a sentence without tokens"),
-        ({"lens": WRAPPING, "docs": [0, 5]}, "a sentence without tokens"),
-        ({"lens": np.array([2**64 - 1, 7], np.uint64), "docs": [0, 2]}, "a sentence without tokens"),
-        ({"lens": np.array([7, -2, 1], np.int32)}, "without tokens"),
-        ({"docs": np.array([0, 3, 2, 3])}, "decreases"),
-        ({"docs": np.array([0, 2**64 - 1, 3], np.uint64)}, "'docs' decreases"),
-        ({"docs": np.array([False, True])}, "does not hold lens and docs"),
-        ({"lens": np.array([Payload()] * 3, dtype=object)}, "not a readable .npz"),
-        ({"docs": np.array([1, 3])}, "does not begin with 0"),
-        ({"docs": np.array([0, 2])}, "does not end at sentence 3"),
-        ({"docs": np.array([], np.int64)}, "does not begin"),
-        ({"sents": np.array([0, 2, 4, 6])}, "'sents' disagrees"),
-        ({"lens": np.array([2.0, 1.0, 3.0])}, "does not hold lens and docs"),
-        ({"docs": np.array([[0, 2, 3]])}, "does not hold lens and docs"),
-        ({"extra": np.array([1])}, "does not hold lens and docs"),
-        ({"lens": np.zeros(1 << 16, np.int32)}, "does not hold lens and docs"),
-    ],
-)
+@pytest.mark.parametrize(("index", "what"), [
+    ({"lens": np.array([2, 1, 4], np.int32)}, "7 tokens according to 'lens', 6 in foreign_ids.npy"),
+    ({"lens": np.array([6, 0, 0], np.int32)}, "a sentence without tokens"),
+    ({"lens": np.array([0, 3, 3], np.int32)}, "a sentence without tokens"),
+    ({"lens": WRAPPING, "docs": [0, 5]}, "a sentence without tokens"),
+    ({"lens": np.array([2**64 - 1, 7], np.uint64), "docs": [0, 2]}, "a sentence without tokens"),
+    ({"lens": np.array([7, -2, 1], np.int32)}, "without tokens"),
+    ({"docs": np.array([0, 3, 2, 3])}, "decreases"),
+    ({"docs": np.array([0, 2**64 - 1, 3], np.uint64)}, "'docs' decreases"),
+    ({"docs": np.array([False, True])}, "does not hold lens and docs"),
+    ({"lens": np.array([Payload()] * 3, dtype=object)}, "not a readable .npz"),
+    ({"docs": np.array([1, 3])}, "does not begin with 0"),
+    ({"docs": np.array([0, 2])}, "does not end at sentence 3"),
+    ({"docs": np.array([], np.int64)}, "does not begin"),
+    ({"sents": np.array([0, 2, 4, 6])}, "'sents' disagrees"),
+    ({"lens": np.array([2.0, 1.0, 3.0])}, "does not hold lens and docs"),
+    ({"docs": np.array([[0, 2, 3]])}, "does not hold lens and docs"),
+    ({"extra": np.array([1])}, "does not hold lens and docs"),
+    ({"lens": np.zeros(1 << 16, np.int32)}, "does not hold lens and docs"),
+])  # fmt: skip
 def test_an_inconsistent_index_is_refused(foreign, index, what):
     save(foreign, **index)
     with pytest.raises(InputError, match=rf"foreign_idx\.npz: .*{what}"):

@@ -17,15 +17,12 @@ def joined(which, max_tokens, *documents):
     return join_documents(sizes, lens, Joining(which, max_tokens)).tolist()
 
 
-@pytest.mark.parametrize(
-    "which, documents, sizes",
-    [
-        ("none", [(1,), (1,), (2, 2)], [1, 1, 2]),
-        ("one_sentence", [(3,), (3,), (3,), (3,), (1, 1), (2,), (2,)], [3, 1, 2, 2]),
-        ("short", [(3,), (3, 3), (3,), (1, 1), (2,), (10,), (9,), (1,)], [3, 4, 1, 1, 1]),
-        ("short", [], []),
-    ],
-)
+@pytest.mark.parametrize("which, documents, sizes", [
+    ("none", [(1,), (1,), (2, 2)], [1, 1, 2]),
+    ("one_sentence", [(3,), (3,), (3,), (3,), (1, 1), (2,), (2,)], [3, 1, 2, 2]),
+    ("short", [(3,), (3, 3), (3,), (1, 1), (2,), (10,), (9,), (1,)], [3, 4, 1, 1, 1]),
+    ("short", [], []),
+])  # fmt: skip
 def test_documents_are_joined_while_they_fit(which, documents, sizes):
     assert joined(which, 9, *documents) == sizes
 

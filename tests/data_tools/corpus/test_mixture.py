@@ -83,21 +83,18 @@ def test_an_existing_folder_of_any_name_gets_weight_1(tmp_path, monkeypatch, nam
     assert read_blend(name) == [(1, Path(name))]
 
 
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("5.0 data/a 7.0", "7.0 is no weight above 0 of a folder"),
-        ("5.0", "5.0 is no weight above 0 of a folder"),
-        ("5.0 data/a data/b 7.0", "data/b is no weight above 0"),
-        ("0 data/a 1 data/b", "0 is no weight above 0"),
-        ("1 data/a -2 data/b", "-2 is no weight above 0"),
-        ("1 data/a nan data/b", "nan is no weight above 0"),
-        ("inf data/a 1 data/b", "inf is no weight above 0"),
-        ("1e999999999 data/a 1 data/b", "is no weight above 0"),
-        ("1 data/a 1 data/a", "data/a is given twice"),
-        ("1 'data/a", "No closing quotation"),
-    ],
-)
+@pytest.mark.parametrize("text, message", [
+    ("5.0 data/a 7.0", "7.0 is no weight above 0 of a folder"),
+    ("5.0", "5.0 is no weight above 0 of a folder"),
+    ("5.0 data/a data/b 7.0", "data/b is no weight above 0"),
+    ("0 data/a 1 data/b", "0 is no weight above 0"),
+    ("1 data/a -2 data/b", "-2 is no weight above 0"),
+    ("1 data/a nan data/b", "nan is no weight above 0"),
+    ("inf data/a 1 data/b", "inf is no weight above 0"),
+    ("1e999999999 data/a 1 data/b", "is no weight above 0"),
+    ("1 data/a 1 data/a", "data/a is given twice"),
+    ("1 'data/a", "No closing quotation"),
+])  # fmt: skip
 def test_malformed_blends_are_refused_in_one_line(text, message):
     with pytest.raises(InputError, match=message) as error:
         read_blend(text)

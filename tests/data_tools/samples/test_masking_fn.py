@@ -32,18 +32,15 @@ def test_a_custom_masking_function_replaces_the_default():
     assert load_masking_fn("") is create_masked_lm_predictions
 
 
-@pytest.mark.parametrize(
-    "name, message",
-    [
-        ("hide", "is not package.module:function"),
-        ("a.b:", "is not package.module:function"),
-        ("no_such_module:f", "No module named 'no_such_module'"),
-        (".mymask:hide", "is not package.module:function"),
-        (f"{__name__}:no_such_function", "has no function no_such_function"),
-        (f"{__name__}:NOT_A_FUNCTION", "has no function NOT_A_FUNCTION"),
-        (f"{__name__}:without_marks", r"does not take \(tokens, rule, rng, marks\)"),
-    ],
-)
+@pytest.mark.parametrize("name, message", [
+    ("hide", "is not package.module:function"),
+    ("a.b:", "is not package.module:function"),
+    ("no_such_module:f", "No module named 'no_such_module'"),
+    (".mymask:hide", "is not package.module:function"),
+    (f"{__name__}:no_such_function", "has no function no_such_function"),
+    (f"{__name__}:NOT_A_FUNCTION", "has no function NOT_A_FUNCTION"),
+    (f"{__name__}:without_marks", r"does not take \(tokens, rule, rng, marks\)"),
+])  # fmt: skip
 def test_an_invalid_masking_function_is_refused(name, message):
     with pytest.raises(InputError, match=f"masking_fn {name}: ?.*{message}|{message}"):
         load_masking_fn(name)

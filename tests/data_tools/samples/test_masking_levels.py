@@ -203,16 +203,13 @@ def replace_by(values):
     return change
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (cut_short, r"out_marks\.npy is not the file that .*manifest.json describes"),
-        (lambda path: path.unlink(), r"out_marks\.npy: no such file"),
-        (lambda path: path.with_name("out.manifest.json").unlink(), r"out_marks\.npy has no manifest"),
-        (replace_by(np.zeros(3, np.uint8)), r"out_marks\.npy: 3 marks for 8 tokens"),
-        (replace_by(np.zeros(8, np.int64)), r"out_marks\.npy: holds no 1-D uint8 marks"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    (cut_short, r"out_marks\.npy is not the file that .*manifest.json describes"),
+    (lambda path: path.unlink(), r"out_marks\.npy: no such file"),
+    (lambda path: path.with_name("out.manifest.json").unlink(), r"out_marks\.npy has no manifest"),
+    (replace_by(np.zeros(3, np.uint8)), r"out_marks\.npy: 3 marks for 8 tokens"),
+    (replace_by(np.zeros(8, np.int64)), r"out_marks\.npy: holds no 1-D uint8 marks"),
+])  # fmt: skip
 def test_marks_that_do_not_match_the_corpus_are_refused(tmp_path, vocab_file, change, message):
     with pytest.raises(InputError, match=message):
         Corpus(damaged(tmp_path, change))

@@ -183,24 +183,20 @@ VOCAB = WordPiece(["[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]", *"天地玄黄"
 GOOD = f'{HEAD}{{"vocab_sha256": "{VOCAB.sha256}"}}\n'
 
 
-@pytest.mark.parametrize(
-    "content, told",
-    [
-        (b"", "not a lexicon ("),
-        ("天 地\t1\t5\n".encode(), "not a lexicon ("),
-        (f"{HEAD}{{\n".encode(), "not a lexicon ("),
-        (f"{HEAD}{{}}\n天 地\t1\t5\n".encode(), ":1: it was made with another vocabulary"),
-        (GOOD.encode(), "holds no n-gram"),
-        ((GOOD + "天\t1\t5\n").encode(), ":2: not 2 to 19 tokens, TAB score, TAB count"),
-        ((GOOD + "天 地\t1\n").encode(), ":2: not 2 to 19 tokens"),
-        ((GOOD + " ".join("天" * 20) + "\t1\t5\n").encode(), ":2: not 2 to 19 tokens"),
-        ((GOOD + "天 地\t1\t5\n天 人\t1\t5\n").encode(), ":3: contains a token that is not in the"),
-        ((GOOD + "天 地\t1\t5\n天 地\t1\t4\n").encode(), ":3: is already in line 2"),
-        (GOOD.encode() + b"\xff\xfe", "not a lexicon ("),
-        (None, "cannot be read"),
-    ],
-    ids=range(12),
-)
+@pytest.mark.parametrize("content, told", [
+    (b"", "not a lexicon ("),
+    ("天 地\t1\t5\n".encode(), "not a lexicon ("),
+    (f"{HEAD}{{\n".encode(), "not a lexicon ("),
+    (f"{HEAD}{{}}\n天 地\t1\t5\n".encode(), ":1: it was made with another vocabulary"),
+    (GOOD.encode(), "holds no n-gram"),
+    ((GOOD + "天\t1\t5\n").encode(), ":2: not 2 to 19 tokens, TAB score, TAB count"),
+    ((GOOD + "天 地\t1\n").encode(), ":2: not 2 to 19 tokens"),
+    ((GOOD + " ".join("天" * 20) + "\t1\t5\n").encode(), ":2: not 2 to 19 tokens"),
+    ((GOOD + "天 地\t1\t5\n天 人\t1\t5\n").encode(), ":3: contains a token that is not in the"),
+    ((GOOD + "天 地\t1\t5\n天 地\t1\t4\n").encode(), ":3: is already in line 2"),
+    (GOOD.encode() + b"\xff\xfe", "not a lexicon ("),
+    (None, "cannot be read"),
+], ids=range(12))  # fmt: skip
 def test_a_bad_ngram_lexicon_is_refused_with_its_line(tmp_path, content, told):
     if content is not None:
         (tmp_path / "ngrams.txt").write_bytes(content)

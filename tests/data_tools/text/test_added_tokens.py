@@ -105,17 +105,14 @@ def test_a_special_token_of_the_vocabulary_changes_the_identity(tmp_path):
     assert tokenizer.sha256 != open_folder_tokenizer(FOLDERS / "plain" / "vocab.txt", "bert").sha256
 
 
-@pytest.mark.parametrize(
-    "files, named",
-    [
-        ({**NO_DECODER, "added_tokens.json": {"[Q]": FIRST + 5}}, "has the id 186"),
-        ({**NO_DECODER, "added_tokens.json": {"[Q]": "x"}}, "tokens.json.*no id"),
-        ({SETTINGS: {"added_tokens_decoder": [1]}}, "not an object of tokens"),
-        ({SETTINGS: {"added_tokens_decoder": {"181": {"content": 5}}}}, "is no text"),
-        ({SETTINGS: {"added_tokens_decoder": {"181": flags("a", lstrip=1)}}}, "is no text"),
-        ({SETTINGS: {"additional_special_tokens": 5}}, "is no list of tokens"),
-    ],
-)
+@pytest.mark.parametrize("files, named", [
+    ({**NO_DECODER, "added_tokens.json": {"[Q]": FIRST + 5}}, "has the id 186"),
+    ({**NO_DECODER, "added_tokens.json": {"[Q]": "x"}}, "tokens.json.*no id"),
+    ({SETTINGS: {"added_tokens_decoder": [1]}}, "not an object of tokens"),
+    ({SETTINGS: {"added_tokens_decoder": {"181": {"content": 5}}}}, "is no text"),
+    ({SETTINGS: {"added_tokens_decoder": {"181": flags("a", lstrip=1)}}}, "is no text"),
+    ({SETTINGS: {"additional_special_tokens": 5}}, "is no list of tokens"),
+])  # fmt: skip
 def test_a_wrong_statement_is_refused_by_its_file(tmp_path, files, named):
     folder = write(tmp_path / "m", files, has_fast=False)
     with pytest.raises(InputError, match=named) as caught:

@@ -100,18 +100,15 @@ def test_a_truncated_last_character_is_pointed_out(tmp_path):
 # Encodings
 
 
-@pytest.mark.parametrize(
-    ("bad", "first", "replaced"),
-    [
-        (b"\xff", 0xFF, 1),
-        (b"\x80\x80\x80", 0x80, 3),
-        (b"\xed\xa0\x80", 0xED, 3),
-        ("我".encode()[:2], 0xE6, 2),
-        (b"\xc0\xaf", 0xC0, 2),
-        (b"\xf5\x80\x80\x80", 0xF5, 4),
-        (b"\xe6\xff\x88", 0xE6, 3),
-    ],
-)
+@pytest.mark.parametrize(("bad", "first", "replaced"), [
+    (b"\xff", 0xFF, 1),
+    (b"\x80\x80\x80", 0x80, 3),
+    (b"\xed\xa0\x80", 0xED, 3),
+    ("我".encode()[:2], 0xE6, 2),
+    (b"\xc0\xaf", 0xC0, 2),
+    (b"\xf5\x80\x80\x80", 0xF5, 4),
+    (b"\xe6\xff\x88", 0xE6, 3),
+])  # fmt: skip
 @pytest.mark.parametrize("place", [0, 1, 5])
 def test_the_first_bad_byte_is_reported_and_all_are_counted(bad, first, replaced, place):
     line = "我爱北京天安门"[:place].encode() + bad + " 学习".encode()

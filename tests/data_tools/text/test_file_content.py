@@ -38,30 +38,27 @@ def tarred(mode):
     return held.getvalue()
 
 
-@pytest.mark.parametrize(
-    "name, content, what, cure",
-    [
-        ("a.tar.gz", tarred("w:gz"), "an archive of tar", "mkdir {0}/a && tar -xf {0}/a.tar.gz -C {0}/a"),
-        ("b.txt", tarred("w"), "an archive of tar", "tar -xf {0}/b.txt"),
-        ("a.zip", zipped("a.txt"), "an archive of zip", "unzip {0}/a.zip -d {0}/a"),
-        ("a.zip.gz", gzip.compress(zipped("a.txt"), mtime=0), "archive of zip", "{0}/a.zip.gz > {0}/a.zip"),
-        ("a.tsv.gz", gzip.compress(bz2.compress(b"a"), mtime=0), "packed twice", "gzip -dc {0}/a.tsv.gz > "),
-        ("b.tsv", lzma.compress(lzma.compress(b"a")), "packed twice", "xz -dc {0}/b.tsv > {0}/b; then"),
-        ("c.txt", HTML.encode(), "a page of HTML", "-t plain {0}/c.txt -o {0}/c.plain.txt; then: {0}/c"),
-        ("d e.html", HTML.encode(), "a page of HTML", "-t plain '{0}/d e.html' -o '{0}/d e.txt'"),
-        ("there.html", HTML.encode(), "a page of HTML", "there.html -o {0}/there.plain2.txt"),
-        ("bare", zipped("a.txt"), "an archive of zip", "unzip {0}/bare -d {0}/bare.unpacked"),
-        ("a.docx", zipped("word/document.xml"), "a document of Word", "pandoc -t plain {0}/a.docx -o"),
-        ("a.odt", zipped("content.xml"), "a file of OpenDocument", "save it as"),
-        ("a.txt", b"%PDF-1.7\n", "a PDF", "pdftotext {0}/a.txt {0}/a.plain.txt"),
-        ("page.html", HTML.encode(), "a page of HTML", "pandoc -f html -t plain {0}/page.html -o"),
-        ("b.html", ("\ufeff\n<!DOCTYPE html>" + HTML).encode("utf-16"), "a page of HTML", "pandoc"),
-        ("dump.xml", b'<?xml version="1.0"?><mediawiki></mediawiki>', "XML", ".jsonl"),
-        ("a.7z", b"7z\xbc\xaf\x27\x1c\0\4", "an archive of 7-Zip", "7z x {0}/a.7z"),
-        ("a.doc", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "a file of Office 97-2003", "save it as"),
-        ("a.pkl", pickle.dumps([1]), "a pickle of Python", "save it as"),
-    ],
-)
+@pytest.mark.parametrize("name, content, what, cure", [
+    ("a.tar.gz", tarred("w:gz"), "an archive of tar", "mkdir {0}/a && tar -xf {0}/a.tar.gz -C {0}/a"),
+    ("b.txt", tarred("w"), "an archive of tar", "tar -xf {0}/b.txt"),
+    ("a.zip", zipped("a.txt"), "an archive of zip", "unzip {0}/a.zip -d {0}/a"),
+    ("a.zip.gz", gzip.compress(zipped("a.txt"), mtime=0), "archive of zip", "{0}/a.zip.gz > {0}/a.zip"),
+    ("a.tsv.gz", gzip.compress(bz2.compress(b"a"), mtime=0), "packed twice", "gzip -dc {0}/a.tsv.gz > "),
+    ("b.tsv", lzma.compress(lzma.compress(b"a")), "packed twice", "xz -dc {0}/b.tsv > {0}/b; then"),
+    ("c.txt", HTML.encode(), "a page of HTML", "-t plain {0}/c.txt -o {0}/c.plain.txt; then: {0}/c"),
+    ("d e.html", HTML.encode(), "a page of HTML", "-t plain '{0}/d e.html' -o '{0}/d e.txt'"),
+    ("there.html", HTML.encode(), "a page of HTML", "there.html -o {0}/there.plain2.txt"),
+    ("bare", zipped("a.txt"), "an archive of zip", "unzip {0}/bare -d {0}/bare.unpacked"),
+    ("a.docx", zipped("word/document.xml"), "a document of Word", "pandoc -t plain {0}/a.docx -o"),
+    ("a.odt", zipped("content.xml"), "a file of OpenDocument", "save it as"),
+    ("a.txt", b"%PDF-1.7\n", "a PDF", "pdftotext {0}/a.txt {0}/a.plain.txt"),
+    ("page.html", HTML.encode(), "a page of HTML", "pandoc -f html -t plain {0}/page.html -o"),
+    ("b.html", ("\ufeff\n<!DOCTYPE html>" + HTML).encode("utf-16"), "a page of HTML", "pandoc"),
+    ("dump.xml", b'<?xml version="1.0"?><mediawiki></mediawiki>', "XML", ".jsonl"),
+    ("a.7z", b"7z\xbc\xaf\x27\x1c\0\4", "an archive of 7-Zip", "7z x {0}/a.7z"),
+    ("a.doc", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "a file of Office 97-2003", "save it as"),
+    ("a.pkl", pickle.dumps([1]), "a pickle of Python", "save it as"),
+])  # fmt: skip
 def test_what_is_no_text_is_refused_by_its_name(tmp_path, name, content, what, cure):
     path = tmp_path / name
     path.write_bytes(content)
@@ -89,19 +86,16 @@ JAPANESE = "口座を開設するには身分証明書が必要です。\nカー
 TRADITIONAL = "請問如何申請帳戶\n臺灣的天氣如何，怎麼開戶\n"
 
 
-@pytest.mark.parametrize(
-    "text, encoding, name",
-    [
-        (KOREAN, "euc_kr", "EUC-KR"),
-        (JAPANESE, "shift_jis", "SHIFT_JIS"),
-        (JAPANESE, "euc_jp", "EUC-JP"),
-        (TRADITIONAL, "big5", "BIG5"),
-        ("點樣開戶口嘅\n信用卡點用嘅", "big5hkscs", "BIG5-HKSCS"),
-        ("口座開設\n天気", "shift_jis", "SHIFT_JIS"),
-        ("口座開設\n銀行口座", "euc_jp", "EUC-JP"),
-        ("Konto eröffnen für mich\nÜberweisung möglich", "cp1252", "CP1252"),
-    ],
-)
+@pytest.mark.parametrize("text, encoding, name", [
+    (KOREAN, "euc_kr", "EUC-KR"),
+    (JAPANESE, "shift_jis", "SHIFT_JIS"),
+    (JAPANESE, "euc_jp", "EUC-JP"),
+    (TRADITIONAL, "big5", "BIG5"),
+    ("點樣開戶口嘅\n信用卡點用嘅", "big5hkscs", "BIG5-HKSCS"),
+    ("口座開設\n天気", "shift_jis", "SHIFT_JIS"),
+    ("口座開設\n銀行口座", "euc_jp", "EUC-JP"),
+    ("Konto eröffnen für mich\nÜberweisung möglich", "cp1252", "CP1252"),
+])  # fmt: skip
 def test_another_encoding_is_refused_by_its_name(tmp_path, text, encoding, name):
     path = tmp_path / "a.txt"
     for content in (text, text * 1000, text.splitlines()[0]):

@@ -52,15 +52,12 @@ def test_bert_keeps_symbols_in_words_and_ernie_splits_them_off(tmp_path):
     assert tokens_of(WordPiece.from_file(folder / "vocab.txt"), "5¥ 中文a") == ["5", "¥", "中", "文", "a"]
 
 
-@pytest.mark.parametrize(
-    "settings, expected",
-    [
-        (None, ["[UNK]"]),
-        ({"do_lower_case": False}, ["é"]),
-        ({"strip_accents": False}, ["é"]),
-        ({"tokenize_chinese_chars": False}, ["[UNK]"]),
-    ],
-)
+@pytest.mark.parametrize("settings, expected", [
+    (None, ["[UNK]"]),
+    ({"do_lower_case": False}, ["é"]),
+    ({"strip_accents": False}, ["é"]),
+    ({"tokenize_chinese_chars": False}, ["[UNK]"]),
+])  # fmt: skip
 def test_case_and_accents_are_those_of_tokenizer_config(tmp_path, settings, expected):
     theirs = open_folder_tokenizer(write_bert(tmp_path / "bert", settings) / "vocab.txt", "bert")
     assert tokens_of(theirs, "é") == expected
@@ -120,15 +117,12 @@ def test_a_second_separator_and_a_pad_of_another_name_are_found(tmp_path):
     assert tokens_of(theirs, "a  b") == ["▁a", "▁", "▁b"]
 
 
-@pytest.mark.parametrize(
-    "settings, reason",
-    [
-        ({"tokenizer_class": "AlbertTokenizer"}, "does not cut words by vocab.txt alone"),
-        ({"do_lower_case": "yes"}, "do_lower_case is .*yes"),
-        ({"truncation_side": "left"}, "truncation_side left"),
-        ({"pad_token": "<none>"}, "no <none>"),
-    ],
-)
+@pytest.mark.parametrize("settings, reason", [
+    ({"tokenizer_class": "AlbertTokenizer"}, "does not cut words by vocab.txt alone"),
+    ({"do_lower_case": "yes"}, "do_lower_case is .*yes"),
+    ({"truncation_side": "left"}, "truncation_side left"),
+    ({"pad_token": "<none>"}, "no <none>"),
+])  # fmt: skip
 def test_settings_that_cannot_be_followed_are_refused(tmp_path, settings, reason):
     folder = write_bert(tmp_path / "bert", settings)
     with pytest.raises(InputError, match=reason) as refused:

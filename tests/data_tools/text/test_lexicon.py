@@ -107,21 +107,18 @@ def test_a_line_may_give_kind_and_weight(tmp_path):
     assert read(tmp_path, gzip.compress("北京".encode()), "words.gz").find("在北京")[0][:2] == (1, 3)
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("京\tperson", "the kind 'person' is not known; write character, phrase, entity"),
-        ("京\tentity\theavy", "the weight 'heavy' is not a number of 0 or more"),
-        ("京\tentity\t-1", "the weight '-1' is not"),
-        ("京\tentity\tnan", "the weight 'nan' is not"),
-        ("京\tentity\tinf", "the weight 'inf' is not"),
-        ("京\tentity\t1\t2", "not a word, TAB kind, TAB weight"),
-        ("\tentity", "not a word, TAB kind, TAB weight"),
-        ("网点 entity", "a blank before 'entity'; put a TAB between a word and its kind"),
-        ("我\tentity", "我 has another kind or weight in line 1; keep one"),
-        (b"\xb1\xb1\xbe\xa9", r"not UTF-8 \(byte 1 of the line is 0xb1\); it looks like GB18030"),
-    ],
-)
+@pytest.mark.parametrize(("line", "message"), [
+    ("京\tperson", "the kind 'person' is not known; write character, phrase, entity"),
+    ("京\tentity\theavy", "the weight 'heavy' is not a number of 0 or more"),
+    ("京\tentity\t-1", "the weight '-1' is not"),
+    ("京\tentity\tnan", "the weight 'nan' is not"),
+    ("京\tentity\tinf", "the weight 'inf' is not"),
+    ("京\tentity\t1\t2", "not a word, TAB kind, TAB weight"),
+    ("\tentity", "not a word, TAB kind, TAB weight"),
+    ("网点 entity", "a blank before 'entity'; put a TAB between a word and its kind"),
+    ("我\tentity", "我 has another kind or weight in line 1; keep one"),
+    (b"\xb1\xb1\xbe\xa9", r"not UTF-8 \(byte 1 of the line is 0xb1\); it looks like GB18030"),
+])  # fmt: skip
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_a_bad_line_is_reported(tmp_path, line, message, end):
     line = line if isinstance(line, bytes) else line.encode("utf-8")

@@ -86,33 +86,27 @@ NUMBERED_BEHIND = [f"{text}\t{n}" for n, text in enumerate(PLAIN)]
 COUNTED = [f"{text}\t{n % 7}" for n, text in enumerate(PLAIN)]
 
 
-@pytest.mark.parametrize(
-    "header, rows, found",
-    [
-        ("", NUMBERED_BEHIND, "column 1 as the text; not read: column 2"),
-        ("", NUMBERED, "column 2 as the text and column 1 as the id"),
-        ("faq_id\tfaq", NUMBERED, "reads faq as the text and faq_id"),
-        ("编号\t问法", NUMBERED, "reads 问法 as the text and 编号 as"),
-        ("正文\t阅读量", COUNTED, "正文 as the text; not read: 阅读量"),
-        ("问题\t数量", COUNTED, "问题 as the text; not read: 数量"),
-        ("正文", PLAIN, "reads 正文 as the text"),
-        ("正文\t日期", [f"{text}\t2024-01-02" for text in PLAIN], "reads 正文 as the text; not read: 日期"),
-    ],
-)
+@pytest.mark.parametrize("header, rows, found", [
+    ("", NUMBERED_BEHIND, "column 1 as the text; not read: column 2"),
+    ("", NUMBERED, "column 2 as the text and column 1 as the id"),
+    ("faq_id\tfaq", NUMBERED, "reads faq as the text and faq_id"),
+    ("编号\t问法", NUMBERED, "reads 问法 as the text and 编号 as"),
+    ("正文\t阅读量", COUNTED, "正文 as the text; not read: 阅读量"),
+    ("问题\t数量", COUNTED, "问题 as the text; not read: 数量"),
+    ("正文", PLAIN, "reads 正文 as the text"),
+    ("正文\t日期", [f"{text}\t2024-01-02" for text in PLAIN], "reads 正文 as the text; not read: 日期"),
+])  # fmt: skip
 def test_the_texts_and_the_header_are_found_and_said(given, capsys, header, rows, found):
     path = given("a.tsv", "\n".join([header, *rows] if header else rows))
     assert [text for _, text in read(path)] == PLAIN
     assert found in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "header, names",
-    [
-        *(("", ["1", "2"]), ("标题\t正文", None), ("Q\tA", ["Q", "A"])),
-        ("问题1\t问题2\t标签", ["问题1", "问题2"]),
-        ("甲方\t乙方\t结论", ["甲方", "乙方"]),
-    ],
-)
+@pytest.mark.parametrize("header, names", [
+    *(("", ["1", "2"]), ("标题\t正文", None), ("Q\tA", ["Q", "A"])),
+    ("问题1\t问题2\t标签", ["问题1", "问题2"]),
+    ("甲方\t乙方\t结论", ["甲方", "乙方"]),
+])  # fmt: skip
 def test_two_columns_of_texts_are_asked_for_by_name(given, header, names):
     verdict = "\t不匹配" if header.count("\t") == 2 else ""
     rows = [f"{text}\t答案是{text}的步骤{verdict}" for text in PLAIN]

@@ -168,16 +168,13 @@ def test_crlf_line_ends_give_the_same_vocabulary(tmp_path, tiny):
     assert WordPiece.from_file(path).sha256 == tiny.sha256
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, r"vocab\.txt: no such file; give"),
-        (b"", r"vocab\.txt: no .* among its 0 tokens"),
-        (b"[PAD]\n[CLS]\n\xff\n", r"vocab\.txt:3: not UTF-8; save"),
-        (b"[PAD]\n[SEP]\n[MASK]\n", r"vocab\.txt: no \[CLS\] \[UNK\] among its 3 tokens; give"),
-        ("\ufeff[PAD]\n[CLS]\n[SEP]\n[MASK]\n[UNK]\n".encode(), r"no \[PAD\] .* without BOM"),
-    ],
-)
+@pytest.mark.parametrize(("content", "message"), [
+    (None, r"vocab\.txt: no such file; give"),
+    (b"", r"vocab\.txt: no .* among its 0 tokens"),
+    (b"[PAD]\n[CLS]\n\xff\n", r"vocab\.txt:3: not UTF-8; save"),
+    (b"[PAD]\n[SEP]\n[MASK]\n", r"vocab\.txt: no \[CLS\] \[UNK\] among its 3 tokens; give"),
+    ("\ufeff[PAD]\n[CLS]\n[SEP]\n[MASK]\n[UNK]\n".encode(), r"no \[PAD\] .* without BOM"),
+])  # fmt: skip
 def test_an_invalid_vocabulary_file_is_refused(tmp_path, content, message):
     path = tmp_path / "vocab.txt"
     if content is not None:

@@ -142,17 +142,14 @@ def words_given(separator, text):
     return [plain[begin:end] for begin, end in zip(places, places[1:])]
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("我 爱 北京", ["我", "爱", "北京"]),
-        ("我 爱 deep learning 2.0 版", ["我", "爱", "deep", " ", "learning", " ", "2.0", "版"]),
-        ("你好 , world !", ["你好", ",", "world", "!"]),
-        ("  我  爱 ", ["我", "爱"]),
-        ("ok \n a  b\n\n我", ["ok", "\n", "a", " ", "b", "\n", "\n", "我"]),
-        ("", []),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), [
+    ("我 爱 北京", ["我", "爱", "北京"]),
+    ("我 爱 deep learning 2.0 版", ["我", "爱", "deep", " ", "learning", " ", "2.0", "版"]),
+    ("你好 , world !", ["你好", ",", "world", "!"]),
+    ("  我  爱 ", ["我", "爱"]),
+    ("ok \n a  b\n\n我", ["ok", "\n", "a", " ", "b", "\n", "\n", "我"]),
+    ("", []),
+])  # fmt: skip
 def test_presegmented_text_keeps_spaces_only_where_needed(text, words):
     assert words_given(" ", text) == words
 

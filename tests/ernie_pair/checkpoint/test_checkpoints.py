@@ -235,23 +235,19 @@ def test_a_window_holds_sums_and_counts(part, is_sound):
             parse_state(json.dumps(values).encode(), Path("state.json"))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda m: m.update(step=11),
-        lambda m: m.update(step=True),
-        lambda m: m.update(files={}),
-        lambda m: m.update(files=[*m["files"], m["files"][0]]),
-        lambda m: m.update(extra=1),
-        lambda m: m.pop("topology"),
-        lambda m: m.update(versions=[]),
-        lambda m: m["files"][0].update(size=-1),
-        lambda m: m["files"][0].update(sha256="x"),
-        lambda m: m["files"][0].pop("name"),
-        lambda m: m.update(files=[7]),
-    ],
-    ids=range(11),
-)
+@pytest.mark.parametrize("change", [
+    lambda m: m.update(step=11),
+    lambda m: m.update(step=True),
+    lambda m: m.update(files={}),
+    lambda m: m.update(files=[*m["files"], m["files"][0]]),
+    lambda m: m.update(extra=1),
+    lambda m: m.pop("topology"),
+    lambda m: m.update(versions=[]),
+    lambda m: m["files"][0].update(size=-1),
+    lambda m: m["files"][0].update(sha256="x"),
+    lambda m: m["files"][0].pop("name"),
+    lambda m: m.update(files=[7]),
+], ids=range(11))  # fmt: skip
 def test_an_invalid_manifest_with_a_valid_checksum_is_set_aside(checkpoints, change):
     save(checkpoints, 5, 10)
     rewrite_manifest(folder_of(checkpoints, 10), change)
@@ -323,13 +319,10 @@ def test_if_all_checkpoints_are_damaged_or_gone_it_is_an_error(checkpoints):
         checkpoints.newest()
 
 
-@pytest.mark.parametrize(
-    "number, error, message",
-    [
-        (errno.EACCES, CheckpointError, "no permission to read it"),
-        (errno.EMFILE, MachineError, "Too many open files"),
-    ],
-)
+@pytest.mark.parametrize("number, error, message", [
+    (errno.EACCES, CheckpointError, "no permission to read it"),
+    (errno.EMFILE, MachineError, "Too many open files"),
+])  # fmt: skip
 def test_files_that_cannot_be_read_now_are_not_set_aside(checkpoints, monkeypatch, number, error, message):
     save(checkpoints, 5, 6)
 

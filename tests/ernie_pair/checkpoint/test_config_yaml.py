@@ -238,14 +238,11 @@ def test_replaced_results_have_the_current_flags(tmp_path):
     assert load_config(TrainConfig, tmp_path / CONFIG_YAML).seed == 2
 
 
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("sed: 1", r":1: sed is not a flag"),
-        ("seed: a", r":1: seed takes a whole number"),
-        ("seed: 1\nabout: 3", r"flags\.yaml:2: about is not a flag"),  # it is ignored as a block alone
-    ],
-)
+@pytest.mark.parametrize("text, message", [
+    ("sed: 1", r":1: sed is not a flag"),
+    ("seed: a", r":1: seed takes a whole number"),
+    ("seed: 1\nabout: 3", r"flags\.yaml:2: about is not a flag"),  # it is ignored as a block alone
+])  # fmt: skip
 def test_the_error_names_the_wrong_line(tmp_path, text, message):
     path = tmp_path / "flags.yaml"
     path.write_text(f"{text}\n")

@@ -129,19 +129,16 @@ def test_what_differs_fails_and_the_rest_still_runs(bench, tmp_path):
     assert rows["models, trained, fp32"].verdict == "passed"
 
 
-@pytest.mark.parametrize(
-    "found, wanted, most, holds",
-    [
-        ([1.0, 7.0], [1.0, 7.0], 0.0, True),
-        ([1.0, 7.0], [1.0, 7.0 + 1e-9], 0.0, False),
-        ([0.3], [0.30009], 1e-4, True),
-        ([100.0], [100.009], 1e-4, True),
-        ([float("nan")], [1.0], 1e-4, False),
-        ([1.0, 2.0], [1.0], 1e-4, False),
-        ([1.0, 1.1] * 5, [1.1, 1.0] * 5, 0.02, True),
-        ([], [], 0.0, False),
-    ],
-)
+@pytest.mark.parametrize("found, wanted, most, holds", [
+    ([1.0, 7.0], [1.0, 7.0], 0.0, True),
+    ([1.0, 7.0], [1.0, 7.0 + 1e-9], 0.0, False),
+    ([0.3], [0.30009], 1e-4, True),
+    ([100.0], [100.009], 1e-4, True),
+    ([float("nan")], [1.0], 1e-4, False),
+    ([1.0, 2.0], [1.0], 1e-4, False),
+    ([1.0, 1.1] * 5, [1.1, 1.0] * 5, 0.02, True),
+    ([], [], 0.0, False),
+])  # fmt: skip
 def test_numbers_are_compared_relatively_above_one(found, wanted, most, holds):
     found, wanted = map(checking.np.array, (found, wanted))
     if holds:
@@ -209,16 +206,13 @@ def test_without_a_gpu_there_is_nothing_to_check(bench, tmp_path, monkeypatch):
     assert not bench.calls and not any(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    "text, wanted",
-    [
-        ("no weights in /a/b/model.npz; use /x/y", "no weights in .../model.npz; use .../y"),
-        ("a share of 1/2 and tokens/s", "a share of 1/2 and tokens/s"),
-        ("of 10.1.2.3:80 and me@here.org", "of <address> and <address>"),
-        ("pip install x==11.11.3.6 from https://a.org/b/", "pip install x==11.11.3.6 from https://a.org/b/"),
-        ('File "/opt/py/x.py", line 3', 'File ".../x.py", line 3'),
-    ],
-)
+@pytest.mark.parametrize("text, wanted", [
+    ("no weights in /a/b/model.npz; use /x/y", "no weights in .../model.npz; use .../y"),
+    ("a share of 1/2 and tokens/s", "a share of 1/2 and tokens/s"),
+    ("of 10.1.2.3:80 and me@here.org", "of <address> and <address>"),
+    ("pip install x==11.11.3.6 from https://a.org/b/", "pip install x==11.11.3.6 from https://a.org/b/"),
+    ('File "/opt/py/x.py", line 3', 'File ".../x.py", line 3'),
+])  # fmt: skip
 def test_folders_and_addresses_are_removed_from_texts(text, wanted):
     assert hide_private(text) == wanted
 

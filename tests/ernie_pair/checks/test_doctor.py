@@ -157,18 +157,15 @@ def test_without_paddle_only_inference_is_checked(monkeypatch, capsys, tmp_path)
     assert shown.endswith("no defects found\n")
 
 
-@pytest.mark.parametrize(
-    "lacks, extra, cannot",
-    [
-        ("prometheus_client", "cpu", ["serve"]),
-        ("optuna", "tune", ["search-params"]),
-        ("ray", "ray", ["--engine ray"]),
-        ("mlflow", "mlflow", ["--report_to mlflow"]),
-        ("pypinyin", "cpu", ["--robustness all", "--robustness homophone"]),
-        ("datasketch", "cpu", ["audit text", "train", "pipeline", "export"]),
-        ("faiss", "cpu", ["index", "search", "--index"]),
-    ],
-)
+@pytest.mark.parametrize("lacks, extra, cannot", [
+    ("prometheus_client", "cpu", ["serve"]),
+    ("optuna", "tune", ["search-params"]),
+    ("ray", "ray", ["--engine ray"]),
+    ("mlflow", "mlflow", ["--report_to mlflow"]),
+    ("pypinyin", "cpu", ["--robustness all", "--robustness homophone"]),
+    ("datasketch", "cpu", ["audit text", "train", "pipeline", "export"]),
+    ("faiss", "cpu", ["index", "search", "--index"]),
+])  # fmt: skip
 def test_commands_that_cannot_run_are_named_with_a_pip_line(monkeypatch, lacks, extra, cannot):
     monkeypatch.setattr(doctor, "is_there", lambda name: name != lacks)
     found = doctor.what_lacks()

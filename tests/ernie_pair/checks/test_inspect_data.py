@@ -45,14 +45,11 @@ def test_output_receives_a_json_report_and_a_plot(world, tmp_path, capsys):
     assert (tmp_path / "inspect.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        ("--geometric --max_ngrams 1", "raise max_ngrams"),
-        ("--masking_fn nothing", "package.module:function"),
-        ("--text_a q", "text_a q is for pairs, and .*text is a corpus; leave it out"),
-    ],
-)
+@pytest.mark.parametrize("words, message", [
+    ("--geometric --max_ngrams 1", "raise max_ngrams"),
+    ("--masking_fn nothing", "package.module:function"),
+    ("--text_a q", "text_a q is for pairs, and .*text is a corpus; leave it out"),
+])  # fmt: skip
 def test_invalid_flags_and_another_vocabulary_are_refused(world, tmp_path, words, message):
     with pytest.raises(InputError, match=message):
         inspect(world, *words.split())
@@ -98,16 +95,13 @@ def test_a_vocabulary_alone_shows_pairs_too(tmp_path, capsys):
     assert capsys.readouterr().out == by_model
 
 
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        (("--seed", 3), "seed=3 is for a corpus, and .*pairs.tsv is a file of pairs; leave it out"),
-        (("--masked_lm_prob", 0.5), "masked_lm_prob=0.5 is for a corpus"),
-        (("--output_dir", "here"), "output_dir here is for a corpus"),
-        (("--max_seq_len", 512), "max_seq_len=512 is more than the model's 128 positions"),
-        (("--label", "没有"), "pairs.tsv:1: no column '没有'"),
-    ],
-)
+@pytest.mark.parametrize("words, message", [
+    (("--seed", 3), "seed=3 is for a corpus, and .*pairs.tsv is a file of pairs; leave it out"),
+    (("--masked_lm_prob", 0.5), "masked_lm_prob=0.5 is for a corpus"),
+    (("--output_dir", "here"), "output_dir here is for a corpus"),
+    (("--max_seq_len", 512), "max_seq_len=512 is more than the model's 128 positions"),
+    (("--label", "没有"), "pairs.tsv:1: no column '没有'"),
+])  # fmt: skip
 def test_flags_that_do_not_fit_pairs_are_refused(tmp_path, words, message):
     with pytest.raises(InputError, match=message):
         show_pairs(tmp_path, *words)

@@ -90,14 +90,11 @@ def test_a_second_quickstart_in_the_same_folder_is_refused(program, config):
     assert asked()
 
 
-@pytest.mark.parametrize(
-    "command, fault, error, code",
-    [
-        ("build", "exit 2", InputError, 2),
-        ("convert", "echo it >&2; exit 3", CheckpointError, 3),
-        ("launch", "kill -15 $$", None, 143),
-    ],
-)
+@pytest.mark.parametrize("command, fault, error, code", [
+    ("build", "exit 2", InputError, 2),
+    ("convert", "echo it >&2; exit 3", CheckpointError, 3),
+    ("launch", "kill -15 $$", None, 143),
+])  # fmt: skip
 def test_a_failed_step_ends_the_quickstart(program, config, capfd, command, fault, error, code):
     asked = program(command, fault)
     assert exit_code_of(lambda: quickstart(config)) == code

@@ -176,27 +176,21 @@ def test_the_extras_of_the_image_exist_in_pyproject():
     assert {EXTRA} <= set(re.findall(r"^(\w+) = \[", extras, re.M))
 
 
-@pytest.mark.parametrize(
-    "name, python",
-    [
-        ("ernie_pair-1.0-cp39-cp39-manylinux2014_x86_64.whl", "3.9"),
-        ("ernie_pair-1.0-py3-none-any.whl", "3.12"),
-    ],
-)
+@pytest.mark.parametrize("name, python", [
+    ("ernie_pair-1.0-cp39-cp39-manylinux2014_x86_64.whl", "3.9"),
+    ("ernie_pair-1.0-py3-none-any.whl", "3.12"),
+])  # fmt: skip
 def test_the_image_python_version_matches_the_wheel(name, python):
     assert read_wheel_python(Path(name)) == python
 
 
-@pytest.mark.parametrize(
-    "name, extras, reason",
-    [
-        ("absent", (), "absent: no such file; give a wheel"),
-        ("other-1.0-py3-none-any.whl", (EXTRA,), "is not named as a wheel of ernie-pair"),
-        ("ernie_pair.whl", (EXTRA,), "is not named as a wheel of ernie-pair"),
-        ("ernie_pair-1.0-py3-none-any.whl", ("serve",), r"has no extra \[predict\]"),
-        ("ernie_pair-1.0-py3-none-any.whl", None, "is not a wheel; build one"),
-    ],
-)
+@pytest.mark.parametrize("name, extras, reason", [
+    ("absent", (), "absent: no such file; give a wheel"),
+    ("other-1.0-py3-none-any.whl", (EXTRA,), "is not named as a wheel of ernie-pair"),
+    ("ernie_pair.whl", (EXTRA,), "is not named as a wheel of ernie-pair"),
+    ("ernie_pair-1.0-py3-none-any.whl", ("serve",), r"has no extra \[predict\]"),
+    ("ernie_pair-1.0-py3-none-any.whl", None, "is not a wheel; build one"),
+])  # fmt: skip
 def test_an_unusable_wheel_is_rejected(tmp_path, model, name, extras, reason):
     if extras is None:
         (tmp_path / name).write_text("no archive")

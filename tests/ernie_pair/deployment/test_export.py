@@ -120,18 +120,15 @@ def test_an_export_that_differs_from_the_model_is_rejected(tmp_path, model, monk
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    "changes, code, reason",
-    [
-        ({"model_path": "absent"}, 2, "--model_path absent is not a folder"),
-        ({"model_path": "empty"}, 2, "no config.json and no vocab.txt"),
-        ({"output_dir": "file"}, 2, "file is a file; give a folder"),
-        ({"output_dir": "full"}, 2, "full holds mine.txt, which would be lost"),
-        ({"output_dir": "model"}, 2, "model holds config.json, which would be lost"),
-        ({"output_dir": "file/ship"}, 5, "file"),
-        ({"max_seq_len": 129}, 2, "--max_seq_len 129 is more than the model's 128 positions; use 128"),
-    ],
-)
+@pytest.mark.parametrize("changes, code, reason", [
+    ({"model_path": "absent"}, 2, "--model_path absent is not a folder"),
+    ({"model_path": "empty"}, 2, "no config.json and no vocab.txt"),
+    ({"output_dir": "file"}, 2, "file is a file; give a folder"),
+    ({"output_dir": "full"}, 2, "full holds mine.txt, which would be lost"),
+    ({"output_dir": "model"}, 2, "model holds config.json, which would be lost"),
+    ({"output_dir": "file/ship"}, 5, "file"),
+    ({"max_seq_len": 129}, 2, "--max_seq_len 129 is more than the model's 128 positions; use 128"),
+])  # fmt: skip
 def test_invalid_flags_give_a_one_line_error_and_change_no_file(
     tmp_path, model, monkeypatch, capfd, changes, code, reason
 ):

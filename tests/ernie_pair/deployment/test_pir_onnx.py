@@ -123,16 +123,13 @@ def test_every_translation_is_tested(tmp_path):
     assert {*SAME, *TRANSLATIONS, *OF_GRAPH} <= used
 
 
-@pytest.mark.parametrize(
-    "function, named",
-    [
-        (lambda ids, types: paddle.tril(numbers(ids)) + paddle.triu(numbers(ids)), "tril, triu"),
-        (lambda ids, types: F.gelu(numbers(ids), approximate=True), "gelu approximate"),
-        (lambda ids, types: F.layer_norm(F.embedding(ids, table()), [6]), "layer_norm without weight"),
-        (lambda ids, types: F.embedding(ids, table(), padding_idx=1), "embedding with a padding_idx"),
-        (lambda ids, types: paddle.cumsum(ids), "cumsum of a flattened tensor"),
-    ],
-)
+@pytest.mark.parametrize("function, named", [
+    (lambda ids, types: paddle.tril(numbers(ids)) + paddle.triu(numbers(ids)), "tril, triu"),
+    (lambda ids, types: F.gelu(numbers(ids), approximate=True), "gelu approximate"),
+    (lambda ids, types: F.layer_norm(F.embedding(ids, table()), [6]), "layer_norm without weight"),
+    (lambda ids, types: F.embedding(ids, table(), padding_idx=1), "embedding with a padding_idx"),
+    (lambda ids, types: paddle.cumsum(ids), "cumsum of a flattened tensor"),
+])  # fmt: skip
 def test_what_has_no_translation_is_named(tmp_path, function, named):
     with pytest.raises(UntranslatedError, match=named):
         onnx_of_program(saved(function, tmp_path), 17)

@@ -249,13 +249,10 @@ def test_an_evaluation_asks_with_the_prompt_of_queries(asked, tmp_path):
     assert found[0] != found[1]
 
 
-@pytest.mark.parametrize(
-    "pooling, steps",
-    [
-        ("max+lasttoken", (Step("dense", 8, activation="gelu"), NORMALIZE)),
-        ("weightedmean+mean_sqrt_len_tokens", (Step("truncate", 40),)),
-    ],
-)
+@pytest.mark.parametrize("pooling, steps", [
+    ("max+lasttoken", (Step("dense", 8, activation="gelu"), NORMALIZE)),
+    ("weightedmean+mean_sqrt_len_tokens", (Step("truncate", 40),)),
+])  # fmt: skip
 def test_an_exported_model_computes_the_same(tmp_path, pooling, steps):
     pytest.importorskip("onnxruntime")
     folder = write_sentence(tmp_path / "m", pooling, steps, prompts=PROMPTS)

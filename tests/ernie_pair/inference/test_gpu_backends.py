@@ -148,16 +148,13 @@ def test_onnx_runtime_uses_cuda_without_tf32_after_paddle(libraries, exported):
     assert backends.open_backend(exported, "auto", 1, "fp32", "gpu").name == "onnx"
 
 
-@pytest.mark.parametrize(
-    "name, precision, available, message",
-    [
-        ("onnx", "fp32", [CPU], "has no CUDA; pip uninstall onnxruntime && pip install onnxruntime-gpu==1"),
-        ("onnx", "fp16", [CUDA_PROVIDER], "precision fp16 is for backend paddle, not onnx; use precision"),
-        ("onnx-int8", "fp32", [CUDA_PROVIDER], "int8 runs on the CPU; use backend paddle, or device cpu"),
-        ("auto", "fp32", [CPU], "precision fp32; pip uninstall .* && pip install .*, or pass device cpu"),
-        ("auto", "bf16", [CUDA_PROVIDER], "has a GPU here for precision bf16; pip uninstall -y paddlepaddle"),
-    ],
-)
+@pytest.mark.parametrize("name, precision, available, message", [
+    ("onnx", "fp32", [CPU], "has no CUDA; pip uninstall onnxruntime && pip install onnxruntime-gpu==1"),
+    ("onnx", "fp16", [CUDA_PROVIDER], "precision fp16 is for backend paddle, not onnx; use precision"),
+    ("onnx-int8", "fp32", [CUDA_PROVIDER], "int8 runs on the CPU; use backend paddle, or device cpu"),
+    ("auto", "fp32", [CPU], "precision fp32; pip uninstall .* && pip install .*, or pass device cpu"),
+    ("auto", "bf16", [CUDA_PROVIDER], "has a GPU here for precision bf16; pip uninstall -y paddlepaddle"),
+])  # fmt: skip
 def test_what_no_library_supports_on_a_gpu_is_refused(
     libraries, exported, name, precision, available, message
 ):

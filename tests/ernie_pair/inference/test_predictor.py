@@ -165,15 +165,12 @@ def test_float32_computes_what_is_asked_in_small_batches(exported, monkeypatch):
     assert 1024 // 2 < max(rows * length for rows, length in shapes) <= 1024
 
 
-@pytest.mark.parametrize(
-    "backend, level, reason",
-    [
-        ("onnx", "avx512_bf16", "precision bf16 is for backend paddle, not onnx; use precision fp32"),
-        ("onnx-int8", "avx512_bf16", "is for backend paddle, not onnx-int8"),
-        ("paddle", "avx512", r"needs a processor with AVX512-BF16 \(.*\); use precision fp32"),
-        ("auto", "none", "needs a processor with AVX512-BF16 "),
-    ],
-)
+@pytest.mark.parametrize("backend, level, reason", [
+    ("onnx", "avx512_bf16", "precision bf16 is for backend paddle, not onnx; use precision fp32"),
+    ("onnx-int8", "avx512_bf16", "is for backend paddle, not onnx-int8"),
+    ("paddle", "avx512", r"needs a processor with AVX512-BF16 \(.*\); use precision fp32"),
+    ("auto", "none", "needs a processor with AVX512-BF16 "),
+])  # fmt: skip
 def test_unsupported_bf16_is_refused(exported, monkeypatch, backend, level, reason):
     monkeypatch.setenv(LEVEL_ASKED, level)
     with pytest.raises(InputError, match=reason):

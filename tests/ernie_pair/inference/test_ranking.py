@@ -31,15 +31,12 @@ class FixedScorer(PairScorer):
         return np.array([[2.0, 0.0] if a == b else [0.0, 2.0] for a, b in zip(left, right)], np.float32)
 
 
-@pytest.mark.parametrize(
-    "names, match, said",
-    [
-        (("duplicate", "not_duplicate"), 0, "class 0, duplicate, is taken as the match"),
-        (("entailment", "contradiction"), 0, "class 0, entailment,"),
-        (("no", "yes"), 1, ""),
-        (("yes", "no"), 1, "class 1, no, is taken as the match"),
-    ],
-)
+@pytest.mark.parametrize("names, match, said", [
+    (("duplicate", "not_duplicate"), 0, "class 0, duplicate, is taken as the match"),
+    (("entailment", "contradiction"), 0, "class 0, entailment,"),
+    (("no", "yes"), 1, ""),
+    (("yes", "no"), 1, "class 1, no, is taken as the match"),
+])  # fmt: skip
 def test_candidates_are_ranked_by_the_class_of_the_match(caplog, names, match, said):
     model = FixedScorer(*names)
     model.check_rankable()
@@ -91,13 +88,10 @@ def test_streamed_candidates_are_scored_in_bounded_windows(monkeypatch):
     assert max(scored) == 100 and [found.place for found in best] == [776, 776 + 777]
 
 
-@pytest.mark.parametrize(
-    "candidates, top_k, reason",
-    [
-        (["a"], 0, "top_k=0 is below 1; use 1 or more"),
-        ("abc", 1, "the candidates are one text, 'abc'; give a list"),
-    ],
-)
+@pytest.mark.parametrize("candidates, top_k, reason", [
+    (["a"], 0, "top_k=0 is below 1; use 1 or more"),
+    ("abc", 1, "the candidates are one text, 'abc'; give a list"),
+])  # fmt: skip
 def test_invalid_ranking_arguments_are_rejected(candidates, top_k, reason):
     with pytest.raises(InputError, match=reason):
         rank_texts(lengths, candidates, top_k)

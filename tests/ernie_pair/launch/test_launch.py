@@ -68,21 +68,18 @@ def run(**flags):
     return ["-u", "-m", "ernie_pair", "train", *(f"--{name}={value}" for name, value in given)]
 
 
-@pytest.mark.parametrize(
-    "block, device, words",
-    [
-        (None, "cpu", []),
-        ({"processes": 1}, "gpu", []),
-        ({"processes": 2}, "cpu", [*LAUNCHER, "--nproc_per_node", "2"]),
-        ({"gpus": "2,3"}, "gpu", [*LAUNCHER, "--gpus", "2,3"]),
-        ({"gpus": "3"}, "gpu", [*LAUNCHER, "--gpus", "3"]),
-        (
-            {"processes": 4, "nnodes": 2, "master": "10.0.0.1:8090", "log_dir": "said"},
-            "cpu",
-            [*LAUNCHER[:3], "said", "--nproc_per_node", "4", "--nnodes", "2", "--master", "10.0.0.1:8090"],
-        ),
-    ],
-)
+@pytest.mark.parametrize("block, device, words", [
+    (None, "cpu", []),
+    ({"processes": 1}, "gpu", []),
+    ({"processes": 2}, "cpu", [*LAUNCHER, "--nproc_per_node", "2"]),
+    ({"gpus": "2,3"}, "gpu", [*LAUNCHER, "--gpus", "2,3"]),
+    ({"gpus": "3"}, "gpu", [*LAUNCHER, "--gpus", "3"]),
+    (
+        {"processes": 4, "nnodes": 2, "master": "10.0.0.1:8090", "log_dir": "said"},
+        "cpu",
+        [*LAUNCHER[:3], "said", "--nproc_per_node", "4", "--nnodes", "2", "--master", "10.0.0.1:8090"],
+    ),
+])  # fmt: skip
 def test_a_launch_file_becomes_launcher_arguments(folder, block, device, words):
     assert started(write(folder, block, device=device, epochs=5)) == [*words, *run(device=device, epochs=5)]
 
@@ -118,22 +115,19 @@ def test_a_pair_of_texts_is_passed_as_two_arguments(folder):
 PRETRAIN = ["--model_name_or_path=model", "--input_dir=data", "--output_dir=out"]
 
 
-@pytest.mark.parametrize(
-    "asked, launcher, groups",
-    [
-        (["--device=cpu"], [], 1),
-        (["--processes=4", "--device=cpu"], [*LAUNCHER, "--nproc_per_node", "4"], 4),
-        (["--nproc_per_node", "4", "--device=cpu"], [*LAUNCHER, "--nproc_per_node", "4"], 4),
-        (["--nproc-per-node=4", "--device=cpu"], [*LAUNCHER, "--nproc_per_node", "4"], 4),
-        (["--gpus=0,1", "--device=gpu", "--sharding_degree=2"], [*LAUNCHER, "--gpus", "0,1"], 1),
-        (
-            ["--gpus=0,1", "--nnodes=2", "--master=10.0.0.1:6170", "--device=gpu", "--sharding_degree=2"],
-            [*LAUNCHER, "--gpus", "0,1", "--nnodes", "2", "--master", "10.0.0.1:6170"],
-            2,
-        ),
-        (["--processes=2", "--dp_degree=1", "--sharding_degree=2", "--device=cpu"], None, 1),
-    ],
-)
+@pytest.mark.parametrize("asked, launcher, groups", [
+    (["--device=cpu"], [], 1),
+    (["--processes=4", "--device=cpu"], [*LAUNCHER, "--nproc_per_node", "4"], 4),
+    (["--nproc_per_node", "4", "--device=cpu"], [*LAUNCHER, "--nproc_per_node", "4"], 4),
+    (["--nproc-per-node=4", "--device=cpu"], [*LAUNCHER, "--nproc_per_node", "4"], 4),
+    (["--gpus=0,1", "--device=gpu", "--sharding_degree=2"], [*LAUNCHER, "--gpus", "0,1"], 1),
+    (
+        ["--gpus=0,1", "--nnodes=2", "--master=10.0.0.1:6170", "--device=gpu", "--sharding_degree=2"],
+        [*LAUNCHER, "--gpus", "0,1", "--nnodes", "2", "--master", "10.0.0.1:6170"],
+        2,
+    ),
+    (["--processes=2", "--dp_degree=1", "--sharding_degree=2", "--device=cpu"], None, 1),
+])  # fmt: skip
 def test_pretraining_is_launched_without_a_file(asked, launcher, groups):
     words = started("pretrain", *PRETRAIN, *asked)
     assert launcher is None or words[: len(launcher)] == launcher
@@ -180,25 +174,19 @@ def test_launch_errors_are_reported_before_anything_starts(folder, monkeypatch, 
     assert named in caught.value.message
 
 
-@pytest.mark.parametrize(
-    "words, reason",
-    [
-        ([], "give a file or one of train, "),
-        (["--epochs=3"], "epochs stands before the file or command to start, where only flags of launch"),
-        (["--num_processes", "2", "my.py"], "did you mean processes"),
-        (["--processes", "2"], "give a file or one of train, .*, or a script of your own"),
-        (
-            ["mine", "--train_file=a"],
-            "neither a command of launch nor a file; give one of train, .* a Python",
-        ),
-        (["predikt"], "predikt is neither a command of launch nor a file; give one of train"),
-        (["absent.yaml"], "absent.yaml is neither .* nor a file; .*, a file that ernie-pair config has"),
-        (["absent.py", "--lr", "1"], "absent.py is neither .* nor a file; give .*, or a Python script"),
-        (["model"], "model is a folder; give one of"),
-        (["--command=pretrain", "my.py"], "a command.*, and my.py is a script; leave it out"),
-        (["--config=train.yaml", "my.py"], "a command.*, and my.py is a script; leave it out"),
-    ],
-)
+@pytest.mark.parametrize("words, reason", [
+    ([], "give a file or one of train, "),
+    (["--epochs=3"], "epochs stands before the file or command to start, where only flags of launch"),
+    (["--num_processes", "2", "my.py"], "did you mean processes"),
+    (["--processes", "2"], "give a file or one of train, .*, or a script of your own"),
+    (["mine", "--train_file=a"], "neither a command of launch nor a file; give one of train, .* a Python"),
+    (["predikt"], "predikt is neither a command of launch nor a file; give one of train"),
+    (["absent.yaml"], "absent.yaml is neither .* nor a file; .*, a file that ernie-pair config has"),
+    (["absent.py", "--lr", "1"], "absent.py is neither .* nor a file; give .*, or a Python script"),
+    (["model"], "model is a folder; give one of"),
+    (["--command=pretrain", "my.py"], "a command.*, and my.py is a script; leave it out"),
+    (["--config=train.yaml", "my.py"], "a command.*, and my.py is a script; leave it out"),
+])  # fmt: skip
 def test_a_missing_or_unknown_launch_target_is_an_error(folder, words, reason):
     (folder / "my.py").write_text(SCRIPT)
     with pytest.raises(InputError, match=reason):
@@ -233,17 +221,14 @@ def test_flags_of_launch_may_stand_before_a_command_or_a_file(folder):
     assert started("--nproc-per-node=2", "pretrain", *words) == started("pretrain", "--processes=2", *words)
 
 
-@pytest.mark.parametrize(
-    "name, text, is_one",
-    [
-        ("my.py", "max_steps: 1", True),
-        ("my", f"#!/usr/bin/env python3\n{SCRIPT}(", True),
-        ("my", SCRIPT, True),
-        ("my", "max_steps: 1\nbatch_size: 2\n", False),
-        ("my.txt", "# only a comment\n", False),
-        ("my.yaml", SCRIPT, False),
-    ],
-)
+@pytest.mark.parametrize("name, text, is_one", [
+    ("my.py", "max_steps: 1", True),
+    ("my", f"#!/usr/bin/env python3\n{SCRIPT}(", True),
+    ("my", SCRIPT, True),
+    ("my", "max_steps: 1\nbatch_size: 2\n", False),
+    ("my.txt", "# only a comment\n", False),
+    ("my.yaml", SCRIPT, False),
+])  # fmt: skip
 def test_scripts_are_told_from_files_of_flags(folder, name, text, is_one):
     (folder / name).write_text(text)
     assert is_script(folder / name) is is_one
@@ -307,19 +292,16 @@ def test_the_wizard_asks_more_questions_for_gpus(folder, monkeypatch):
     assert words[4:10] == ["--gpus", "0,1", "--nnodes", "2", "--master", "10.0.0.1:8090"]
 
 
-@pytest.mark.parametrize(
-    "place, wrong, reason",
-    [
-        (0, "tpu", "'tpu' is not one of cpu, gpu"),
-        (1, "0", "'0' is not a whole number of 1 or more"),
-        (2, "two", "'two' is not a whole number"),
-        (5, "absent/model", "absent/model is not a folder"),
-        (6, "gpt", "'gpt' is not one of ernie"),
-        (7, "absent.tsv", "absent.tsv: no such file"),
-        (7, "", "this question needs an answer"),
-        (9, "dev.tsv", "dev.tsv is a file"),
-    ],
-)
+@pytest.mark.parametrize("place, wrong, reason", [
+    (0, "tpu", "'tpu' is not one of cpu, gpu"),
+    (1, "0", "'0' is not a whole number of 1 or more"),
+    (2, "two", "'two' is not a whole number"),
+    (5, "absent/model", "absent/model is not a folder"),
+    (6, "gpt", "'gpt' is not one of ernie"),
+    (7, "absent.tsv", "absent.tsv: no such file"),
+    (7, "", "this question needs an answer"),
+    (9, "dev.tsv", "dev.tsv is a file"),
+])  # fmt: skip
 def test_a_wrong_answer_from_a_pipe_is_an_error_at_once(folder, monkeypatch, place, wrong, reason):
     answers = list(ON_CPU)
     answers[place] = wrong

@@ -108,14 +108,11 @@ def test_an_error_in_any_process_is_raised_with_its_traceback(rank, error):
     assert f"rank {rank}:" in str(caught.value.__cause__) and "in fail" in str(caught.value.__cause__)
 
 
-@pytest.mark.parametrize(
-    "function, arguments, end",
-    [
-        (kill, (0,), "rank 0 was killed by SIGKILL"),
-        (kill, (1,), "rank 1 was killed by SIGKILL"),
-        (leave, (1, 6), "rank 1 ended with exit code 6: error: a last word"),
-    ],
-)
+@pytest.mark.parametrize("function, arguments, end", [
+    (kill, (0,), "rank 0 was killed by SIGKILL"),
+    (kill, (1,), "rank 1 was killed by SIGKILL"),
+    (leave, (1, 6), "rank 1 ended with exit code 6: error: a last word"),
+])  # fmt: skip
 def test_how_a_process_ended_is_reported_with_its_rank(function, arguments, end):
     with pytest.raises(LostProcessError, match=end):
         notebook_launcher(function, arguments)

@@ -73,17 +73,14 @@ def test_the_best_value_is_shown_with_its_step(runs, tmp_path):
     assert results_of(open_runs([str(run)]), ["accuracy"]).rows[0][3] == "0.5000 (0)"
 
 
-@pytest.mark.parametrize(
-    "metric, flags, best",
-    [
-        ("ngram_loss", {}, 1.0),
-        ("mae", {}, 1.0),
-        ("f1", {"best_metric": "auc", "greater_is_better": False}, 3.0),
-        ("my_error", {"best_metric": "my_error", "greater_is_better": False}, 1.0),
-        ("my_error", {"best_metric": "my_error", "greater_is_better": None}, 3.0),
-        ("loss", {"best_metric": "loss", "greater_is_better": True}, 3.0),
-    ],
-)
+@pytest.mark.parametrize("metric, flags, best", [
+    ("ngram_loss", {}, 1.0),
+    ("mae", {}, 1.0),
+    ("f1", {"best_metric": "auc", "greater_is_better": False}, 3.0),
+    ("my_error", {"best_metric": "my_error", "greater_is_better": False}, 1.0),
+    ("my_error", {"best_metric": "my_error", "greater_is_better": None}, 3.0),
+    ("loss", {"best_metric": "loss", "greater_is_better": True}, 3.0),
+])  # fmt: skip
 def test_losses_and_the_runs_flags_decide_what_is_best(metric, flags, best):
     assert find_best(Curve(0, "valid", [1, 2, 3], [2.0, 1.0, 3.0]), metric, flags)[0] == best
 
@@ -145,15 +142,12 @@ def test_non_numeric_values_are_left_out(tmp_path):
     assert (curve.steps, curve.values) == ([2], [0.5])
 
 
-@pytest.mark.parametrize(
-    "outs, flags, fault",
-    [
-        ("absent", {}, "is not a folder"),
-        ("empty", {}, "holds no run"),
-        ("a", {"metrics": "los"}, "metrics los was not logged by any"),
-        ("a", {"output_file": "runs.pdf"}, "does not end in"),
-    ],
-)
+@pytest.mark.parametrize("outs, flags, fault", [
+    ("absent", {}, "is not a folder"),
+    ("empty", {}, "holds no run"),
+    ("a", {"metrics": "los"}, "metrics los was not logged by any"),
+    ("a", {"output_file": "runs.pdf"}, "does not end in"),
+])  # fmt: skip
 def test_invalid_plot_requests_are_refused(runs, tmp_path, monkeypatch, outs, flags, fault):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()

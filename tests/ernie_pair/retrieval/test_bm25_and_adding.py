@@ -132,17 +132,14 @@ def test_both_rank_as_one_and_each_can_be_asked_alone(tmp_path, embedder):
     assert plain == hits["vectors"][:10] and "bm25" not in plain[0].content(3)
 
 
-@pytest.mark.parametrize(
-    "kind, model, flags, reason",
-    [
-        ("vectors", "any", {"retrieval": "bm25"}, "retrieval bm25: .* was made with retrieval vectors"),
-        ("vectors", "any", {"retrieval": "both"}, "retrieval both: .* was made with retrieval vectors"),
-        ("bm25", "", {"retrieval": "vectors"}, "retrieval vectors: .* was made with retrieval bm25"),
-        ("bm25", "any", {}, "embedding_model any: BM25 takes no model; leave it out"),
-        ("bm25", "", {"breadth": 9}, "breadth=9: .* is a BM25 index"),
-        ("bm25", "", {"threshold": -1}, "threshold=-1 is below 0.*a BM25 score"),
-    ],
-)
+@pytest.mark.parametrize("kind, model, flags, reason", [
+    ("vectors", "any", {"retrieval": "bm25"}, "retrieval bm25: .* was made with retrieval vectors"),
+    ("vectors", "any", {"retrieval": "both"}, "retrieval both: .* was made with retrieval vectors"),
+    ("bm25", "", {"retrieval": "vectors"}, "retrieval vectors: .* was made with retrieval bm25"),
+    ("bm25", "any", {}, "embedding_model any: BM25 takes no model; leave it out"),
+    ("bm25", "", {"breadth": 9}, "breadth=9: .* is a BM25 index"),
+    ("bm25", "", {"threshold": -1}, "threshold=-1 is below 0.*a BM25 score"),
+])  # fmt: skip
 def test_what_an_index_was_not_made_for_is_refused(tmp_path, embedder, kind, model, flags, reason):
     index = bm25_of(tmp_path) if kind == "bm25" else index_of(tmp_path, TEXTS[:60])
     with pytest.raises(InputError, match=reason):

@@ -24,20 +24,17 @@ def offer(tmp_path, monkeypatch):
     return write
 
 
-@pytest.mark.parametrize(
-    "flags, level",
-    [
-        ("", "none"),
-        ("avx2", "none"),
-        ("fma avx2", "avx2"),
-        ("fma avx2 avx512f", "avx2"),
-        (AVX512, "avx512"),
-        (f"{AVX512} avx512_bf16", "avx512_bf16"),
-        (f"{AVX512} avx512_bf16 amx_bf16", "avx512_bf16"),
-        (f"{AVX512} avx512_bf16 amx_tile amx_bf16 amx_int8", "amx_bf16"),
-        ("fma avx2 avx512_bf16", "avx2"),
-    ],
-)
+@pytest.mark.parametrize("flags, level", [
+    ("", "none"),
+    ("avx2", "none"),
+    ("fma avx2", "avx2"),
+    ("fma avx2 avx512f", "avx2"),
+    (AVX512, "avx512"),
+    (f"{AVX512} avx512_bf16", "avx512_bf16"),
+    (f"{AVX512} avx512_bf16 amx_bf16", "avx512_bf16"),
+    (f"{AVX512} avx512_bf16 amx_tile amx_bf16 amx_int8", "amx_bf16"),
+    ("fma avx2 avx512_bf16", "avx2"),
+])  # fmt: skip
 def test_the_level_is_derived_from_the_processor_flags(offer, flags, level):
     assert (cpu.cpu_level(), cpu.processor_name()) == ("none", "")  # there is no such file
     offer(flags)
@@ -106,18 +103,15 @@ def group_1(groups, quota):
     return {"proc/self/cgroup": groups, **of_cpu}
 
 
-@pytest.mark.parametrize(
-    "files, quota",
-    [
-        ({}, None),
-        (group_2("", _="max"), None),
-        (group_2("", _=200000), 2.0),
-        (group_2("a/b", a=150000), 1.5),
-        (group_2("a/b", a=100000, a_b=400000), 1.0),  # the parent group allows less
-        (group_1("4:memory:/x\n1:cpu,cpuacct:/docker/77\n", 300000), 3.0),  # the group's path is not seen
-        (group_1("1:cpu:/\n", -1), None),
-    ],
-)
+@pytest.mark.parametrize("files, quota", [
+    ({}, None),
+    (group_2("", _="max"), None),
+    (group_2("", _=200000), 2.0),
+    (group_2("a/b", a=150000), 1.5),
+    (group_2("a/b", a=100000, a_b=400000), 1.0),  # the parent group allows less
+    (group_1("4:memory:/x\n1:cpu,cpuacct:/docker/77\n", 300000), 3.0),  # the group's path is not seen
+    (group_1("1:cpu:/\n", -1), None),
+])  # fmt: skip
 def test_the_cpu_quota_is_the_smallest_of_all_cgroups(files, quota, machine):
     machine(files=files)
     assert cpu.cpu_quota() == quota
@@ -127,23 +121,20 @@ def quota_of(cores):
     return group_2("", _=cores * 100000)
 
 
-@pytest.mark.parametrize(
-    "cores, quota, shares",
-    [
-        (range(8), 0, [(8, range(8))]),
-        (range(8), 0, [(4, range(4)), (4, range(4, 8))]),
-        (range(7), 0, [(2, (0, 1)), (2, (2, 3)), (2, (4, 5, 6))]),
-        ((3, 5), 0, [(1, [3]), (1, [5])]),
-        (range(2), 0, [(1, range(2))] * 3),
-        (range(64), 2, [(2, range(64))]),
-        (range(64), 2, [(1, range(64))] * 2),
-        (range(64), 2, [(1, range(64))] * 4),
-        (range(64), 3, [(3, range(64))]),
-        (range(64), 3, [(1, range(64))] * 2),
-        (range(64), 6, [(1, range(64))] * 4),
-        (range(64), 6, [(3, range(64))] * 2),
-    ],
-)
+@pytest.mark.parametrize("cores, quota, shares", [
+    (range(8), 0, [(8, range(8))]),
+    (range(8), 0, [(4, range(4)), (4, range(4, 8))]),
+    (range(7), 0, [(2, (0, 1)), (2, (2, 3)), (2, (4, 5, 6))]),
+    ((3, 5), 0, [(1, [3]), (1, [5])]),
+    (range(2), 0, [(1, range(2))] * 3),
+    (range(64), 2, [(2, range(64))]),
+    (range(64), 2, [(1, range(64))] * 2),
+    (range(64), 2, [(1, range(64))] * 4),
+    (range(64), 3, [(3, range(64))]),
+    (range(64), 3, [(1, range(64))] * 2),
+    (range(64), 6, [(1, range(64))] * 4),
+    (range(64), 6, [(3, range(64))] * 2),
+])  # fmt: skip
 def test_processes_of_a_machine_share_its_cores(cores, quota, shares, machine):
     machine(cores, quota_of(quota) if quota else {})
     for rank, (threads, own) in enumerate(shares):
@@ -201,13 +192,10 @@ def test_nothing_is_pinned_if_the_user_binds_threads(name, machine, monkeypatch)
     assert masks[0] == set(range(4))
 
 
-@pytest.mark.parametrize(
-    "cores, files, asked, said",
-    [
-        (4, {}, "3", "3 threads (OMP_NUM_THREADS)"),  # of each of two: more than cores
-        (64, quota_of(2), "", "1 thread, a share of cores 0-63 with a cpu quota of 2"),
-    ],
-)
+@pytest.mark.parametrize("cores, files, asked, said", [
+    (4, {}, "3", "3 threads (OMP_NUM_THREADS)"),  # of each of two: more than cores
+    (64, quota_of(2), "", "1 thread, a share of cores 0-63 with a cpu quota of 2"),
+])  # fmt: skip
 def test_nothing_is_pinned_where_cores_are_shared(machine, monkeypatch, cores, files, asked, said):
     masks = machine(range(cores), files)
     launched(monkeypatch)
@@ -301,23 +289,20 @@ def memory_of(path, *limits, version=2):
     return found
 
 
-@pytest.mark.parametrize(
-    "files, free",
-    [
-        ({}, float("inf")),
-        (MACHINE, 64 * GB),
-        (memory_of("", ("", 8 * GB, 3 * GB)), 5 * GB),
-        (memory_of("", ("", 8 * GB, 3 * GB, 1 * GB)), 6 * GB),
-        (memory_of("", ("", "max", 3 * GB)), 64 * GB),
-        (memory_of("", ("", 80 * GB, 0)), 64 * GB),
-        (memory_of("", ("", 2 * GB, 3 * GB)), 0),
-        (memory_of("a/b", ("a/", 4 * GB, 1 * GB), ("a/b/", 9 * GB, 1 * GB)), 3 * GB),  # the parent has less
-        (
-            memory_of("docker/7", ("memory/", 8 * GB, 6 * GB, 1 * GB), version=1),
-            3 * GB,
-        ),  # its path is not seen
-    ],
-)
+@pytest.mark.parametrize("files, free", [
+    ({}, float("inf")),
+    (MACHINE, 64 * GB),
+    (memory_of("", ("", 8 * GB, 3 * GB)), 5 * GB),
+    (memory_of("", ("", 8 * GB, 3 * GB, 1 * GB)), 6 * GB),
+    (memory_of("", ("", "max", 3 * GB)), 64 * GB),
+    (memory_of("", ("", 80 * GB, 0)), 64 * GB),
+    (memory_of("", ("", 2 * GB, 3 * GB)), 0),
+    (memory_of("a/b", ("a/", 4 * GB, 1 * GB), ("a/b/", 9 * GB, 1 * GB)), 3 * GB),  # the parent has less
+    (
+        memory_of("docker/7", ("memory/", 8 * GB, 6 * GB, 1 * GB), version=1),
+        3 * GB,
+    ),  # its path is not seen
+])  # fmt: skip
 def test_free_memory_is_the_minimum_of_machine_and_cgroups(machine, files, free):
     machine(files=files)
     assert cpu.free_memory() == free
@@ -370,14 +355,11 @@ def test_freed_memory_is_reused_without_page_faults(nothing_chosen, mb, in_threa
         assert min(touched(kept=False, mb=mb, in_thread=in_thread)[1]) > 10_000
 
 
-@pytest.mark.parametrize(
-    "name, value, is_choice",
-    [
-        *((name, value, True) for name, value in CHOSEN.items()),
-        ("LD_PRELOAD", "/usr/lib/libfaketime.so", False),
-        ("GLIBC_TUNABLES", "glibc.pthread.rseq=0", False),
-    ],
-)
+@pytest.mark.parametrize("name, value, is_choice", [
+    *((name, value, True) for name, value in CHOSEN.items()),
+    ("LD_PRELOAD", "/usr/lib/libfaketime.so", False),
+    ("GLIBC_TUNABLES", "glibc.pthread.rseq=0", False),
+])  # fmt: skip
 def test_the_users_malloc_settings_are_kept(nothing_chosen, name, value, is_choice, monkeypatch):
     assert not cpu.is_chosen_by_user()
     monkeypatch.setenv(name, value)

@@ -36,24 +36,21 @@ def machine(monkeypatch):
     return has
 
 
-@pytest.mark.parametrize(
-    "error, raised, message",
-    [
-        (
-            OSError(
-                "(External) CUDA error(209), no kernel image is available for execution on the device. \n"
-                "  [Hint: 'cudaErrorNoKernelImageForDevice'.] (at /paddle/gpu_info.cc:275)\n"
-            ),
-            InputError,
-            r"Paddle has no code for GPU 0 \(H200.*pip install .* paddlepaddle-gpu==3",
+@pytest.mark.parametrize("error, raised, message", [
+    (
+        OSError(
+            "(External) CUDA error(209), no kernel image is available for execution on the device. \n"
+            "  [Hint: 'cudaErrorNoKernelImageForDevice'.] (at /paddle/gpu_info.cc:275)\n"
         ),
-        (
-            RuntimeError("\n---\nError Message Summary:\n---\nResourceExhausted: out of memory\n [Hint: x]"),
-            MachineError,
-            r"H200.*cannot compute: ResourceExhausted: out of memory; see",
-        ),
-    ],
-)
+        InputError,
+        r"Paddle has no code for GPU 0 \(H200.*pip install .* paddlepaddle-gpu==3",
+    ),
+    (
+        RuntimeError("\n---\nError Message Summary:\n---\nResourceExhausted: out of memory\n [Hint: x]"),
+        MachineError,
+        r"H200.*cannot compute: ResourceExhausted: out of memory; see",
+    ),
+])  # fmt: skip
 def test_a_gpu_that_cannot_compute_is_reported_in_one_line(monkeypatch, error, raised, message):
     def ones(shape):
         raise error

@@ -257,15 +257,12 @@ def test_a_body_that_does_not_arrive_times_out(monkeypatch):
     assert answer.status_code == 408 and "did not arrive" in answer.json()["error"]
 
 
-@pytest.mark.parametrize(
-    "method, path, status, reason",
-    [
-        ("GET", "/nothing", 404, "there is no such path here; /openapi.json describes"),
-        ("POST", "/search", 404, "the service has no index: start it with --index and --embedding_model; "),
-        ("GET", "/predict", 405, "/predict does not accept GET; use POST"),
-        ("POST", "/health", 405, "/health does not accept POST; use "),
-    ],
-)
+@pytest.mark.parametrize("method, path, status, reason", [
+    ("GET", "/nothing", 404, "there is no such path here; /openapi.json describes"),
+    ("POST", "/search", 404, "the service has no index: start it with --index and --embedding_model; "),
+    ("GET", "/predict", 405, "/predict does not accept GET; use POST"),
+    ("POST", "/health", 405, "/health does not accept POST; use "),
+])  # fmt: skip
 def test_unsupported_routes_get_an_error_saying_what_to_use(model, method, path, status, reason):
     answer = ask(model, lambda client: client.request(method, path))
     assert answer.status_code == status and list(answer.json()) == ["error"]

@@ -79,19 +79,16 @@ def test_what_a_wrapper_puts_before_all_names_is_left_out(caplog):
         assert weight_files.unwrapped(kept, "w") == kept
 
 
-@pytest.mark.parametrize(
-    "payload",
-    [
-        Payload(os.system, ("touch canary",)),
-        Payload(eval, ("open('canary','w')",)),
-        Payload(getattr, ("canary", "upper")),
-        Payload(np.load, ("canary",)),
-        Payload(exec, ("open('canary','w')",)),
-        Payload(functools.partial, (os.system, "touch canary")),
-        Payload(__import__, ("os",)),
-        Payload(np.fromfile, ("canary",)),
-    ],
-)
+@pytest.mark.parametrize("payload", [
+    Payload(os.system, ("touch canary",)),
+    Payload(eval, ("open('canary','w')",)),
+    Payload(getattr, ("canary", "upper")),
+    Payload(np.load, ("canary",)),
+    Payload(exec, ("open('canary','w')",)),
+    Payload(functools.partial, (os.system, "touch canary")),
+    Payload(__import__, ("os",)),
+    Payload(np.fromfile, ("canary",)),
+])  # fmt: skip
 @pytest.mark.parametrize("wrap", [lambda p: p, lambda p: {"a": p}, lambda p: {"a": [np.ones(1), p]}])
 def test_a_pickle_with_other_objects_is_refused_unexecuted(payload, wrap, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -157,16 +154,13 @@ def test_a_pickle_bomb_is_refused_at_once(tmp_path):
     assert all(str(path) in line for path, line in zip(files, lines))
 
 
-@pytest.mark.parametrize(
-    "name, write, message",
-    [
-        ("w.pdparams", lambda path: path.write_bytes(b"\x80\x02}rubbish"), "w.pdparams"),
-        ("w.safetensors", lambda path: path.write_bytes(b"\x80\x02}rubbish"), "w.safetensors"),
-        ("w.pdparams", lambda path: None, "no weights at"),
-        ("folder", lambda path: path.mkdir(), "holds no parameters"),
-        ("w.pdparams", lambda path: write_pickle(path, {"a": objects_of({})}), "not an array of numbers"),
-    ],
-)
+@pytest.mark.parametrize("name, write, message", [
+    ("w.pdparams", lambda path: path.write_bytes(b"\x80\x02}rubbish"), "w.pdparams"),
+    ("w.safetensors", lambda path: path.write_bytes(b"\x80\x02}rubbish"), "w.safetensors"),
+    ("w.pdparams", lambda path: None, "no weights at"),
+    ("folder", lambda path: path.mkdir(), "holds no parameters"),
+    ("w.pdparams", lambda path: write_pickle(path, {"a": objects_of({})}), "not an array of numbers"),
+])  # fmt: skip
 def test_the_error_names_a_damaged_file(name, write, message, tmp_path):
     write(tmp_path / name)
     with pytest.raises(CheckpointError, match=message):
@@ -272,19 +266,16 @@ def entry(dtype="F32", shape=(1,), offsets=(0, 4)):
     return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        struct.pack("<Q", 2**62) + b"{}",
-        safetensors(b"[" * 100_000),
-        safetensors({"a": entry(), "b": entry()}, b"0000"),
-        safetensors({"a": entry(offsets=(0, 4000))}, b"0000"),
-        safetensors({"a": entry(shape=(2**40, 2**40))}, b"0000"),
-        safetensors({"a": entry()}, b"00000000"),
-        safetensors({"a": entry(shape=(-1,))}, b"0000"),
-        safetensors({"a": entry(dtype="F8_E4M3", offsets=(0, 1))}, b"0"),
-    ],
-)
+@pytest.mark.parametrize("data", [
+    struct.pack("<Q", 2**62) + b"{}",
+    safetensors(b"[" * 100_000),
+    safetensors({"a": entry(), "b": entry()}, b"0000"),
+    safetensors({"a": entry(offsets=(0, 4000))}, b"0000"),
+    safetensors({"a": entry(shape=(2**40, 2**40))}, b"0000"),
+    safetensors({"a": entry()}, b"00000000"),
+    safetensors({"a": entry(shape=(-1,))}, b"0000"),
+    safetensors({"a": entry(dtype="F8_E4M3", offsets=(0, 1))}, b"0"),
+])  # fmt: skip
 def test_malformed_safetensors_are_refused(data):
     with pytest.raises(CheckpointError, match="w.safetensors"):
         weight_files.from_safetensors(data, "w.safetensors")
@@ -304,16 +295,13 @@ def test_half_precision_is_cast_to_float32_and_reported(caplog):
     assert "2 of 5 arrays of w are float16: cast to float32" in caplog.text and "bfloat16" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "array, message",
-    [
-        (np.array([1, 2]), "is of int64, which is not a type of weights"),
-        (np.array([True]), "is of bool"),
-        (np.array([1.0, np.nan]), "holds NaN or infinity"),
-        (np.array([1e300]), "holds NaN or infinity"),
-        (np.array([0x7F80], np.uint16), "holds NaN or infinity"),
-    ],
-)
+@pytest.mark.parametrize("array, message", [
+    (np.array([1, 2]), "is of int64, which is not a type of weights"),
+    (np.array([True]), "is of bool"),
+    (np.array([1.0, np.nan]), "holds NaN or infinity"),
+    (np.array([1e300]), "holds NaN or infinity"),
+    (np.array([0x7F80], np.uint16), "holds NaN or infinity"),
+])  # fmt: skip
 def test_invalid_weight_types_and_values_are_refused(array, message):
     with pytest.raises(CheckpointError, match=message):
         weight_files.as_float32({"a": array}, "w")

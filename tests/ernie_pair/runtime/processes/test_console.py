@@ -66,19 +66,16 @@ def test_the_columns_of_all_events_are_aligned(screen):
     ]
 
 
-@pytest.mark.parametrize(
-    "value, shown",
-    [
-        (0.0, "0.0000"),
-        (0.00012345, "0.000123"),
-        (123.456789, "123.4568"),
-        (45678.9, "4.57e+04"),
-        (-0.25, "-0.2500"),
-        (float("nan"), "   nan"),
-        (7, "     7"),
-        ("0:00:07", "0:00:07"),
-    ],
-)
+@pytest.mark.parametrize("value, shown", [
+    (0.0, "0.0000"),
+    (0.00012345, "0.000123"),
+    (123.456789, "123.4568"),
+    (45678.9, "4.57e+04"),
+    (-0.25, "-0.2500"),
+    (float("nan"), "   nan"),
+    (7, "     7"),
+    ("0:00:07", "0:00:07"),
+])  # fmt: skip
 def test_numbers_are_shown_with_their_significant_digits(screen, value, shown):
     said = screen()
     EventLines(max_steps=9).log_metrics("valid", TrainState(9), {"f1": value, "perplexity": 1.0})

@@ -99,16 +99,13 @@ def end_of(process):
     return process.returncode, said
 
 
-@pytest.mark.parametrize(
-    "actions, ended, other",
-    [
-        (("finishes late", "ends"), (0, ""), 0),
-        (("finishes late", "is stopped"), (0, ""), 143),
-        (("evaluates long", "waits"), (0, ""), None),  # work outside steps has no time limit
-        (("is long in the first step on cpu", "waits"), (0, ""), None),
-        (("fails", "fails"), (4, "error: the loss is nan\n"), 4),
-    ],
-)
+@pytest.mark.parametrize("actions, ended, other", [
+    (("finishes late", "ends"), (0, ""), 0),
+    (("finishes late", "is stopped"), (0, ""), 143),
+    (("evaluates long", "waits"), (0, ""), None),  # work outside steps has no time limit
+    (("is long in the first step on cpu", "waits"), (0, ""), None),
+    (("fails", "fails"), (4, "error: the loss is nan\n"), 4),
+])  # fmt: skip
 def test_no_rank_is_reported_lost_that_ends_by_itself(ranks, tmp_path, actions, ended, other):
     first, second = ranks(*actions)
     assert end_of(first) == ended and (other is None or end_of(second)[0] == other)
@@ -120,17 +117,14 @@ GONE = ("error: rank 1 (pid {pid}) on {node} is gone; start the same",)
 SILENT = ("error: rank 1 (pid {pid})", "no sign of life for")
 
 
-@pytest.mark.parametrize(
-    "action, number, words",
-    [
-        ("waits", signal.SIGKILL, GONE),
-        ("meets a broken collective", signal.SIGKILL, GONE),
-        ("waits", signal.SIGSTOP, (*SILENT, "Current thread")),
-        ("meets a broken collective", signal.SIGSTOP, SILENT),
-        ("hangs in an update", 0, ("no step has ended for", "Thread")),
-        ("is long in the first step on gpu", 0, ("no step has ended for",)),
-    ],
-)
+@pytest.mark.parametrize("action, number, words", [
+    ("waits", signal.SIGKILL, GONE),
+    ("meets a broken collective", signal.SIGKILL, GONE),
+    ("waits", signal.SIGSTOP, (*SILENT, "Current thread")),
+    ("meets a broken collective", signal.SIGSTOP, SILENT),
+    ("hangs in an update", 0, ("no step has ended for", "Thread")),
+    ("is long in the first step on gpu", 0, ("no step has ended for",)),
+])  # fmt: skip
 def test_a_lost_rank_ends_the_other_with_a_line_naming_it(ranks, action, number, words):
     """Also as a zombie, for nobody calls wait; a collective breaks long before SILENT_SECONDS."""
     first, second = ranks(action, "waits")
@@ -142,15 +136,12 @@ def test_a_lost_rank_ends_the_other_with_a_line_naming_it(ranks, action, number,
     assert "Traceback" not in said and "time.sleep" not in said.splitlines()[0]
 
 
-@pytest.mark.parametrize(
-    "actions, which, code, words",
-    [
-        (("has that error", "is told of an error of the other"), 0, 1, ("Traceback", "LookupError: a bug\n")),
-        (("has that error", "is told of an error of the other"), 1, 6, ("rank 0: LookupError: a bug\n",)),
-        (("meets a broken collective", "waits"), 0, 1, ("RuntimeError: Connection closed by peer",)),
-        (("waits", "fails"), 0, 6, ("has ended: the loss is nan",)),
-    ],
-)
+@pytest.mark.parametrize("actions, which, code, words", [
+    (("has that error", "is told of an error of the other"), 0, 1, ("Traceback", "LookupError: a bug\n")),
+    (("has that error", "is told of an error of the other"), 1, 6, ("rank 0: LookupError: a bug\n",)),
+    (("meets a broken collective", "waits"), 0, 1, ("RuntimeError: Connection closed by peer",)),
+    (("waits", "fails"), 0, 6, ("has ended: the loss is nan",)),
+])  # fmt: skip
 def test_a_rank_that_fails_says_why_and_tells_the_other(ranks, actions, which, code, words):
     ended, said = end_of(ranks(*actions)[which])
     assert ended == code and all(word in said for word in words), said
@@ -159,18 +150,14 @@ def test_a_rank_that_fails_says_why_and_tells_the_other(ranks, actions, which, c
 RECORD = {"pid": 1, "born": 2, "place": "here", "host": "node", "counter": 3, "error": ""}
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        *(b"", b"\xff", b"null", b"[]", b"7" * 9000, b"[" * 1024),
-        b'{"pid": 1}',
-        *(
-            json.dumps({**RECORD, **wrong}).encode()
-            for wrong in ({"counter": "3"}, {"error": ["no"]}, {"pid": 1.5}, {"host": "n" * 2000})
-        ),
-    ],
-    ids=lambda data: data[:20].decode("ascii", "replace"),
-)
+@pytest.mark.parametrize("data", [
+    *(b"", b"\xff", b"null", b"[]", b"7" * 9000, b"[" * 1024),
+    b'{"pid": 1}',
+    *(
+        json.dumps({**RECORD, **wrong}).encode()
+        for wrong in ({"counter": "3"}, {"error": ["no"]}, {"pid": 1.5}, {"host": "n" * 2000})
+    ),
+], ids=lambda data: data[:20].decode("ascii", "replace"))  # fmt: skip
 def test_an_invalid_record_is_ignored(tmp_path, data):
     path, peer = tmp_path / "00001.json", watchdog._Peer()
     path.write_bytes(data)
