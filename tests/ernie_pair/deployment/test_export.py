@@ -12,7 +12,7 @@ from types import ModuleType
 
 import paddle
 import pytest
-from run_files import files_of
+from run_files import Killed, files_of
 from tiny_ship import MAX_SEQ_LEN, PADDLE, PROGRAM, ship, write_trained
 
 from data_tools.text.wordpiece import WordPiece
@@ -28,10 +28,6 @@ from ernie_pair.inference.predictor import PairPredictor
 
 COMMON = {"config.json", "vocab.txt", "tokenizer_config.json", "export.json", "README.md"}
 UNHASHED = ("export.json", "README.md")
-
-
-class Killed(BaseException):
-    """Simulates a kill: none of our code catches it."""
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from run_files import Killed
 from tiny_embedding import embedding_config, write_matches
 from tiny_embedding import write_files as write_embedding_files
 from tiny_pair import train_config, write_rows
@@ -224,10 +225,6 @@ def test_all_texts_search_each_other_below_their_matches(models, tmp_path):
             for one in (query, text):
                 uses[one] = uses.get(one, 0) + 1
     assert found and max(uses.values()) <= 2
-
-
-class Killed(BaseException):
-    """Simulates a kill: none of our code catches it."""
 
 
 def test_a_killed_reranker_goes_on_to_the_same_bytes(models, tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from run_files import Killed
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.metrics.pairwise import cosine_similarity
 from tiny_pair import toy_rows, write_rows
@@ -142,10 +143,6 @@ def test_limit_keeps_a_subset_of_the_unlimited_pairs(train, tmp_path):
     assert len(few) == 4 and [line for line in near if line in few] == few
     assert few != near[:4] and few != other  # drawn, and with the seed
     assert all("\t0\tnear 0." in line for line in near)
-
-
-class Killed(BaseException):
-    """Simulates a kill: none of our code catches it."""
 
 
 def test_a_killed_run_resumes_to_byte_identical_output(train, tmp_path, monkeypatch):
