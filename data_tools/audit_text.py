@@ -11,27 +11,143 @@ import json
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 
 from data_tools.audit import duplicates, text_quality
-from data_tools.audit.text_audit_report import TextAudit, draw, report_lines
 from data_tools.corpus import create_flags
 from data_tools.text.file_content import report_encodings
 from data_tools.text.text_files import DOCUMENTS, RAW, LineRules, each_once, list_inputs
-from data_tools.text.texts import LineBatch, line_batches
+from data_tools.text.texts import LineBatch, hash_texts, line_batches
 from ernie_pair.core.cli.cli import run_command
 from ernie_pair.core.cli.options import OverwriteFlag, data_option
 from ernie_pair.core.cli.standard_streams import as_called, with_standard_streams
-from ernie_pair.core.errors import InputError
+from ernie_pair.core.errors import InputError, printable
 from ernie_pair.core.files.results import Results, settings_of
 from ernie_pair.core.process_pool import ordered_map
 from ernie_pair.core.progress import Progress, say
 
+BAR = 40  # characters of the longest bar
+
+
+@dataclass(frozen=True)
+class TextAudit:
+    """The findings of an audit, serialisable as JSON.
+
+    ``paragraphs``: without the ``empty`` ones; ``quantiles``: {percent: characters of a paragraph};
+    ``lengths``: {n: paragraphs of n to 2 n - 1 characters}.
+    """
+
+    files: int
+    paragraphs: int
+    empty: int
+    characters: int
+    quantiles: Dict[str, int]
+    lengths: Dict[int, int]
+    exact: duplicates.ExactRepeats
+    near: Optional[duplicates.NearRepeats]
+    odd: Dict[str, text_quality.Tally]
+
+
+def report_lines(audit: TextAudit) -> Iterator[str]:
+    """Yield the lines of the report for the terminal; control and invisible characters are escaped."""
+    for line in _lines(audit):
+        yield printable(line.replace("\u3000", " "))
+
+
+def _lines(audit: TextAudit) -> Iterator[str]:
+    sizes = f"{audit.paragraphs} paragraphs, {audit.empty} empty lines, {audit.characters} characters"
+    yield f"text           {audit.files} files, {sizes}"
+    yield f"characters     {text_quality.describe_quantiles(audit.quantiles)} per paragraph"
+    exact = audit.exact
+    shares = f"{_share(exact.paragraphs, audit.paragraphs)}, {_share(exact.characters, audit.characters)}"
+    yield f"repeats        {exact.paragraphs} paragraphs ({shares} of the characters) repeat an earlier one"
+    if exact.without_text:
+        yield f"               {exact.without_text} more are punctuation only"
+    yield from (f"  {found.times:>6} times  {found.at}  {found.text}" for found in exact.most_repeated)
+    yield from _near_lines(audit)
+    total = sum(found.characters for found in audit.odd.values())
+    yield f"odd characters {total}" + (", read the examples:" if audit.odd else "")
+    for kind, tally in audit.odd.items():
+        first = tally.examples[0]
+        where = f"{first.at}  {first.what}  {first.text}"
+        yield f"  {kind:<23} {tally.characters:>7} in {tally.paragraphs:>6} paragraphs  {where}"
+    yield "paragraphs by length, characters"
+    most = max(audit.lengths.values(), default=1)
+    for low, count in audit.lengths.items():
+        yield f"  {f'{low}..':>9} {count:>8} {'#' * round(BAR * count / most)}".rstrip()
+
+
+def _near_lines(audit: TextAudit) -> Iterator[str]:
+    near = audit.near
+    if near is None:
+        yield "near repeats   left out"
+        return
+    shares = f"{_share(near.paragraphs, audit.paragraphs)}, {_share(near.characters, audit.characters)}"
+    yield (
+        f"near repeats   {near.paragraphs} paragraphs ({shares} of the characters) have a similarity of "
+        f"{near.threshold:g} or more to an earlier one"
+    )
+    yield f"               {near.too_short} below {near.shortest} characters were not compared"
+    if near.compared < near.candidates:
+        share = near.compared / near.candidates
+        yield (
+            f"               a sample of {near.compared} of {near.candidates} was compared, "
+            f"{share * share:.1%} of the pairs; raise --near_limit"
+        )
+    for group in near.largest:
+        yield f"  {group.size:>6} alike  {group.at}  {group.text}"
+        yield from (
+            f"    {member.similarity:.2f}        {member.at}  {member.text}" for member in group.members
+        )
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / max(1, whole):.2%}"
+
+
+def draw(path: Path, audit: TextAudit) -> None:
+    """Draw the report as a PNG, without Chinese text: not every machine has a font for it."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(15, 4.5), layout="constrained")
+    axes = figure.subplots(1, 3)
+    axes[0].bar([f"{low}.." for low in audit.lengths], list(audit.lengths.values()))
+    axes[0].set(title="length", xlabel="characters of a paragraph", ylabel="paragraphs")
+    axes[0].tick_params(axis="x", rotation=60)
+    kinds = {"exact": audit.exact.sizes, "near": audit.near.sizes if audit.near else {}}
+    sizes = sorted({size for found in kinds.values() for size in found})
+    for number, (name, found) in enumerate(kinds.items()):
+        places = [place + 0.4 * number for place in range(len(sizes))]
+        axes[1].bar(places, [found.get(size, 0) for size in sizes], width=0.4, align="edge", label=name)
+    axes[1].set_xticks([place + 0.4 for place in range(len(sizes))], [f"{size}.." for size in sizes])
+    axes[1].set(title="repeats", xlabel="paragraphs alike", ylabel="groups")
+    if sizes:
+        axes[1].set_yscale("symlog", linthresh=1)
+        axes[1].legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False)
+    else:
+        _draw_none(axes[1])
+    names = list(audit.odd)[::-1]
+    bars = axes[2].barh(names, [audit.odd[name].characters for name in names])
+    axes[2].bar_label(bars)
+    axes[2].margins(x=0.15)
+    axes[2].set(title="odd characters", xlabel="characters")
+    if names:
+        axes[2].set_xscale("symlog", linthresh=1)
+    else:
+        _draw_none(axes[2])
+    figure.savefig(path, dpi=120, format="png")
+
+
+def _draw_none(axes) -> None:
+    """Write "none" instead of empty axes, whose numbers would mean nothing."""
+    axes.set(xticks=[], yticks=[])
+    axes.text(0.5, 0.5, "none", transform=axes.transAxes, ha="center", va="center")
+
+
 JSON_FILE, PICTURE_FILE = "audit.json", "audit.png"
 SHINGLE = 5  # characters; paragraphs are compared as sets of shingles
-_QUANTILES = (0, 5, 25, 50, 75, 95, 99, 100)
 
 
 @dataclass(frozen=True)
@@ -104,7 +220,6 @@ def audit_text(config: AuditConfig) -> Dict[str, Any]:
 
 def audit_of(inputs: List[Path], config: AuditConfig) -> TextAudit:
     """Audit the paragraphs of ``inputs``. Raises InputError for a line that cannot be read, or no text."""
-    rules = create_flags.build_line_rules(config)
     with Progress(inputs * (2 if config.near_limit else 1), log_interval=0) as progress:
         table, odd = _survey(inputs, config, progress)
         if table.is_empty.all():
@@ -119,15 +234,14 @@ def audit_of(inputs: List[Path], config: AuditConfig) -> TextAudit:
     if near:
         for head, members in near.listed.items():
             listed += near.sample[[head, *members]].tolist()
-    texts = text_quality.quotes(map(table.place, listed), rules)
+    texts = text_quality.quotes(map(table.place, listed), config.line_rules)
     lengths = table.lengths[~table.is_empty]
-    quantiles = np.percentile(lengths, _QUANTILES, method="lower").tolist()
     return TextAudit(
         files=len(inputs),
         paragraphs=len(lengths),
         empty=int(table.is_empty.sum()),
         characters=int(lengths.sum()),
-        quantiles=dict(zip(map(str, _QUANTILES), quantiles)),
+        quantiles=text_quality.quantiles(lengths),
         lengths=duplicates.doubling(lengths),
         exact=duplicates.exact_repeats(table, firsts, times, texts),
         near=duplicates.near_repeats(table, len(firsts), near, config.near_rules, texts) if near else None,
@@ -139,7 +253,7 @@ def _survey(
     inputs: List[Path], config: AuditConfig, progress: Progress
 ) -> Tuple[duplicates.Table, Dict[str, text_quality.Tally]]:
     """Return the table of the paragraphs, and the tallies of odd characters by kind."""
-    rules = create_flags.build_line_rules(config)
+    rules = config.line_rules
     jobs = ((rules, batch) for batch in line_batches(inputs, progress.read, rules=rules))
     parts: List[List[np.ndarray]] = []
     paths: List[str] = []
@@ -164,7 +278,7 @@ def _survey_batch(job: Tuple[LineRules, LineBatch]):
     is_empty = np.array([not text.strip() for text in paragraphs.texts], dtype=bool)
     lengths, compared = [len(text) for text in paragraphs.texts], [len(text) for text in texts]
     numbers = (lengths, compared, paragraphs.lines, paragraphs.parts)
-    columns = [text_quality.fingerprints(texts), *(np.array(column, np.uint32) for column in numbers)]
+    columns = [hash_texts(texts), *(np.array(column, np.uint32) for column in numbers)]
     return batch.path, [*columns, is_empty], text_quality.odd_characters(paragraphs)
 
 
@@ -193,22 +307,20 @@ def _compare(
 def _near_jobs(
     inputs: List[Path], config: AuditConfig, table: duplicates.Table, sample: np.ndarray, progress: Progress
 ) -> Iterator:
-    line_rules = create_flags.build_line_rules(config)
     is_chosen = np.zeros(len(table.lengths), dtype=bool)
     is_chosen[sample] = True
-    batches = line_batches(inputs, progress.read, rules=line_rules)
-    for number, batch in enumerate(batches):
+    for number, batch in enumerate(line_batches(inputs, progress.read, rules=config.line_rules)):
         begin, end = table.begins[number : number + 2] if number < len(table.paths) else (0, 0)
         chosen = is_chosen[begin:end]
         if chosen.any():
-            yield line_rules, config.near_rules, batch, chosen, table.fingerprints[begin:end][chosen]
+            yield config.line_rules, config.near_rules, batch, chosen, table.fingerprints[begin:end][chosen]
 
 
 def _near_batch(job) -> Tuple[np.ndarray, List[bytes]]:
     line_rules, near_rules, batch, chosen, expected = job
     read = text_quality.read_paragraphs(batch, line_rules).texts
     texts = text_quality.normalised([text for text, is_chosen in zip(read, chosen) if is_chosen])
-    if len(read) != len(chosen) or not np.array_equal(text_quality.fingerprints(texts), expected):
+    if len(read) != len(chosen) or not np.array_equal(hash_texts(texts), expected):
         raise _changed(batch.path)
     return duplicates.compute_bands(texts, near_rules), [text.encode("utf-8") for text in texts]
 

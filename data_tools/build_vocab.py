@@ -109,9 +109,8 @@ def build_vocab(config: VocabConfig) -> None:
     report_encodings(inputs)
     shapes: Counter = Counter()
     with Progress(inputs, log_interval=0) as progress:
-        rules = create_flags.build_line_rules(config)
-        batches = line_batches(inputs, progress.read, rules=rules)
-        for counts in ordered_map(partial(_count_batch, rules), batches, config.workers):
+        batches = line_batches(inputs, progress.read, rules=config.line_rules)
+        for counts in ordered_map(partial(_count_batch, config.line_rules), batches, config.workers):
             shapes.update(counts)
     if not shapes:
         raise InputError(f"{config.input_path}: no text; give an input that contains some")

@@ -21,11 +21,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Dict, Generator, Iterable, List, Optional, Sequence, Tuple
 
-from data_tools.corpus.create_flags import CreateConfig, build_line_rules
-from data_tools.corpus.encoder import CHINESE_END, LATIN_END, LINE_END, EncodingRules
+from data_tools.corpus.create_flags import CreateConfig
 from data_tools.corpus.format import corpus_paths, marks_path
 from data_tools.corpus.shards import (
+    CHINESE_END,
     COUNTED,
+    LATIN_END,
+    LINE_END,
+    EncodingRules,
     Shard,
     ShardMaker,
     encoder_for,
@@ -91,10 +94,10 @@ def with_language(config: CreateConfig, inputs: Sequence[Path]) -> Tuple[CreateC
     num_files, num_documents, num_characters = LOOKED_AT
     words = []
     for path in inputs[:: -(-len(inputs) // num_files)]:
-        lines = islice(document_lines(path, build_line_rules(config)), num_documents)
+        lines = islice(document_lines(path, config.line_rules), num_documents)
         for number, line in enumerate(lines, start=1):
             with suppress(InputError):  # of a bad line, which is reported when all are read
-                text = json_text(str(path), number, line, build_line_rules(config))
+                text = json_text(str(path), number, line, config.line_rules)
                 words += _WORD.findall(text[:num_characters])
     share = sum(map(bool, map(_HAN.match, words))) / max(len(words), 1)
     is_chinese = share >= CHINESE_SHARE
@@ -139,12 +142,12 @@ def create_pretraining_data(config: CreateConfig, run_map=ordered_map) -> None:
     written = [*also, *([marks] if lexicon else [])]
     outdated = [path for path in (marks, rejects) if path not in written and results.has_made(path)]
     lexicon_sha256 = sha256_of_file(Path(config.user_lexicon)) if config.user_lexicon else ""
-    joining, line_rules = Joining(config.join_documents, config.join_tokens), build_line_rules(config)
+    joining = Joining(config.join_documents, config.join_tokens)
     made_from = {  # all that determines the shards except the lines themselves
         "tool": TOOL,
         "inputs": [[str(path), path.stat().st_size] for path in inputs],
         "rules": asdict(rules),
-        "line_rules": asdict(line_rules),
+        "line_rules": asdict(config.line_rules),
         "on_bad_line": config.on_bad_line,
         "joining": asdict(joining),
         "vocab_sha256": tokenizer.sha256,
@@ -152,7 +155,7 @@ def create_pretraining_data(config: CreateConfig, run_map=ordered_map) -> None:
         "libraries": {name: version(name) for name in ("tokenizers", rules.segmenter) if name},
     }
     with shard_folder(folder, made_from) as digest:
-        make = ShardMaker(folder, rules, line_rules, config.on_bad_line == "skip", joining, digest)
+        make = ShardMaker(folder, rules, config.line_rules, config.on_bad_line == "skip", joining, digest)
         # Closed, whatever happens: no worker may write into the folder while it is removed.
         made = closing(_shards(inputs, config, partial(run_map, make)))
         corpus = CorpusWriter(
@@ -174,7 +177,7 @@ def create_pretraining_data(config: CreateConfig, run_map=ordered_map) -> None:
 def _check_documents(inputs: List[Path], config: CreateConfig) -> None:
     """Raise InputError for a file that is neither JSON nor a table."""
     for path in inputs:
-        if not holds_documents(path, build_line_rules(config)):
+        if not holds_documents(path, config.line_rules):
             raise InputError(
                 f"{path} is raw text, not JSON or a table with a document per row; ernie-pair prepare makes "
                 "documents of it, with the same flags"
@@ -195,7 +198,7 @@ def _results(config: CreateConfig, outputs: List[Path], inputs: List[Path], rule
 def _shards(inputs: List[Path], config: CreateConfig, make_all) -> Generator[Shard, None, None]:
     """Yield every shard of every file in order, with a progress bar on a terminal."""
     with Progress(inputs, config.log_interval) as progress:
-        for path in make_all(shard_jobs(inputs, progress.read, build_line_rules(config)), config.workers):
+        for path in make_all(shard_jobs(inputs, progress.read, config.line_rules), config.workers):
             shard = read_shard(path)
             yield shard
             progress.made(shard.counts["documents"])

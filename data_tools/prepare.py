@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, Literal, Tuple
 
-from data_tools.corpus.create_flags import RawTextFlags, build_line_rules
+from data_tools.corpus.create_flags import RawTextFlags
 from data_tools.corpus.format import corpus_paths
 from data_tools.corpus.shards import ShardMaker
 from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
@@ -79,10 +79,12 @@ def prepare(config: PrepareConfig) -> Dict[str, Any]:
     Raises InputError for whatever the user can fix, MachineError if Ray or a machine of it fails.
     """
     given = CreateConfig(**{item.name: getattr(config, item.name) for item in fields(CreateConfig)})
-    if _holds_raw(config):
+    path, lines = Path(config.input_path), Path(f"{config.output_prefix}.jsonl")
+    # The JSON lines of an earlier run may lie among them.
+    files = list_inputs(config.input_path, (*RAW, *DOCUMENTS), [] if path.is_file() else [lines])
+    if not all(holds_documents(file, config.line_rules) for file in files):
         names = {item.name for item in fields(TransConfig)} - {"input_path", "output_path", "no_merge"}
         flags = {name: getattr(config, name) for name in names}
-        lines = Path(f"{config.output_prefix}.jsonl")
         try:  # --overwrite is for what is made of them
             Results("trans_to_json", [lines], {}, {}, overwrite=False).check_existing(from_any_inputs=True)
         except InputError:
@@ -101,14 +103,6 @@ def prepare(config: PrepareConfig) -> Dict[str, Any]:
     else:
         create_pretraining_data(given, ordered_map)
     return read_json_object(corpus_paths(config.output_prefix).manifest, "make the corpus again")
-
-
-def _holds_raw(config: PrepareConfig) -> bool:
-    """Return whether a file of the input is raw text: not JSON, and no table. Raises InputError."""
-    path = Path(config.input_path)
-    of_an_earlier_run = [] if path.is_file() else [Path(f"{config.output_prefix}.jsonl")]
-    files = list_inputs(config.input_path, (*RAW, *DOCUMENTS), of_an_earlier_run)
-    return not all(holds_documents(file, build_line_rules(config)) for file in files)
 
 
 def _by_ray(make: ShardMaker, jobs: Iterable, workers: int, address: str) -> Iterator[Path]:

@@ -197,9 +197,7 @@ def _convert_file(config: TransConfig, job: Tuple[Path, Path]) -> Part:
     source, target = job
     begins, num_short, num_replaced, place = [], 0, 0, 0
     with open(target, "wb") as out:
-        for lines, replaced in read_documents(
-            source, config.doc_spliter, create_flags.build_line_rules(config)
-        ):
+        for lines, replaced in read_documents(source, config.doc_spliter, config.line_rules):
             num_replaced += replaced
             if sum(map(len, lines)) < config.min_doc_length:
                 num_short += 1

@@ -69,7 +69,7 @@ COMMANDS = {
     ),
     "build text": Command(
         "data", "Write the texts of pairs as raw text for pretraining",
-        "ernie_pair.pairs.audit.pairs_to_text", "PairsToTextConfig"
+        "ernie_pair.pairs.audit.new_pairs:pairs_to_text", "PairsToTextConfig"
     ),
     "prepare": Command(
         "data", "Convert raw text or JSON lines to a corpus of token ids",

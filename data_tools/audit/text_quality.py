@@ -3,7 +3,6 @@
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache
-from hashlib import blake2b
 from pathlib import Path
 from typing import Dict, Iterable, List, NamedTuple, Sequence
 
@@ -15,6 +14,7 @@ from data_tools.text.texts import LineBatch, document_lines, holds_documents
 from data_tools.text.wordpiece import code_points
 
 QUOTE = 40  # characters of a paragraph that a report shows
+QUANTILES = (0, 5, 25, 50, 75, 95, 99, 100)
 
 
 class TextPlace(NamedTuple):
@@ -95,13 +95,16 @@ def normalised(texts: List[str]) -> List[str]:
     return whole[_compared()[whole]].tobytes().decode("utf-32-le").split("\n")
 
 
-def fingerprints(texts: List[str]) -> np.ndarray:
-    """Hash n texts to 64 bits each: uint64 [n], by BLAKE2b.
+def quantiles(lengths: np.ndarray) -> Dict[str, int]:
+    """Return {percent: length} of lengths int64 [n], for the percents in QUANTILES."""
+    found = np.percentile(lengths, QUANTILES, method="lower").tolist()
+    return {str(percent): int(length) for percent, length in zip(QUANTILES, found)}
 
-    The probability that any two of n different texts collide is about n * n / 2**65.
-    """
-    digests = b"".join(blake2b(text.encode("utf-8"), digest_size=8).digest() for text in texts)
-    return np.frombuffer(digests, dtype="<u8")
+
+def describe_quantiles(found: Dict[str, int]) -> str:
+    """Return `quantiles` in words."""
+    marks = {"0": "shortest", "50": "median", "100": "longest"}
+    return ", ".join(f"{marks.get(percent, percent + ' %')} {value}" for percent, value in found.items())
 
 
 @lru_cache(maxsize=1)

@@ -1,7 +1,7 @@
 """The flags for creating a corpus, and the fields that the programs which read text have in common."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, Optional
+from typing import Literal, Optional
 
 from data_tools.corpus.writer import Joining
 from data_tools.text.text_files import MAX_LINE_BYTES, LineRules
@@ -53,6 +53,12 @@ class LineFlags(Options):
         usual=True,
     )
 
+    @property
+    def line_rules(self) -> LineRules:
+        """Return how the lines of the input are read."""
+        replaces = self.encoding_errors == "replace"
+        return LineRules(self.json_key, self.max_line_bytes, replaces, text_column=self.text_column)
+
 
 @dataclass(frozen=True, kw_only=True)
 class RawTextFlags(Options):
@@ -74,12 +80,6 @@ class RawTextFlags(Options):
     seed: int = data_option(
         42, help="of raw text: decides the order of the documents", at_least=0, affects="raw text"
     )
-
-
-def build_line_rules(config: Any) -> LineRules:
-    """Return how the lines of the input are read, by these fields of ``config``."""
-    replaces = config.encoding_errors == "replace"
-    return LineRules(config.json_key, config.max_line_bytes, replaces, text_column=config.text_column)
 
 
 @dataclass(frozen=True)

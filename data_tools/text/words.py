@@ -33,7 +33,6 @@ from ernie_pair.core.errors import InputError
 from ernie_pair.core.installation import raise_interrupt
 
 Segmenter = Callable[[str], List[str]]
-SEGMENTERS = ("rjieba", "jieba", "lac")
 GivenWords = Callable[[str], Tuple[str, np.ndarray]]
 
 

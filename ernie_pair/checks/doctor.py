@@ -37,7 +37,6 @@ from ernie_pair.runtime.cpu import describe_threads, math_path
 from ernie_pair.runtime.device import default_device
 from ernie_pair.runtime.gpu import (
     Build,
-    Card,
     card_at,
     count_cards,
     has_driver,
@@ -168,13 +167,8 @@ def _check_gpus(build: Optional[Build]) -> List[str]:
     cards = [card_at(number) for number in range(count)]
     for card in cards:
         _show("device", str(card))
-    return _check_cards(cards)
-
-
-def _check_cards(cards: List[Card]) -> List[str]:
-    """Run the kernels of a step on each of ``cards``, each in a process."""
     defects: List[str] = []
-    for card in cards:
+    for card in cards:  # each in a process
         kernels = run_check("kernels", card.number, KERNEL_SECONDS)
         count = len(kernels.facts.get("errors", ()))
         _show("kernels", f"{count} run on GPU {card.number}, compared with numpy")

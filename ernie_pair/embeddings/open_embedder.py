@@ -20,7 +20,7 @@ from ernie_pair.models.embedding_json import (
     read_embedding,
     width_after,
 )
-from ernie_pair.models.model_folder import EXPORTED, no_model_folder
+from ernie_pair.models.model_folder import EXPORTED, no_model_folder, resolve_model_folder
 
 if TYPE_CHECKING:
     from ernie_pair.models.source import ModelSource
@@ -53,10 +53,6 @@ def open_embedder(
         )
     settings = read_embedding(path)
     if settings is None or not settings.is_exported:
-        from ernie_pair.models.model_folder import (
-            resolve_model_folder,  # which needs the libraries for training
-        )
-
         path = resolve_model_folder(path)
         settings = read_embedding(path)
     if settings is not None:

@@ -37,10 +37,9 @@ from ernie_pair.models.temperature import CALIBRATION, Calibration, read_calibra
 from ernie_pair.pairs.audit.new_pairs import write_new_pairs
 from ernie_pair.pairs.config.ask_config import EvaluateConfig
 from ernie_pair.pairs.config.pair_config import refuse_class_flags, refuse_query
-from ernie_pair.pairs.data.baseline import describe_baseline
-from ernie_pair.pairs.data.label_checks import MIN_COMPARED, TURNED
+from ernie_pair.pairs.data.label_checks import MIN_COMPARED, TURNED, describe_baseline
 from ernie_pair.pairs.data.pair_file import Pairs
-from ernie_pair.pairs.robustness.perturb import Perturbing, parse_kinds, perturb
+from ernie_pair.pairs.robustness.perturb import parse_kinds, perturb
 from ernie_pair.pairs.targets.metrics import METRICS, OF_TARGET, describe_single_class
 
 WRITTEN = "; the evaluation is written, nothing is saved"
@@ -121,8 +120,7 @@ def _evaluate_classes(
         assert thresholds is not None  # of two classes, see `_refuse_unsavable`, that both occur
         answers = answers._replace(saved=_with_threshold(answers.saved, thresholds, config.tune_for))
     if kinds:  # every process makes the changed pairs for itself
-        perturbing = Perturbing(kinds, config.robustness_rows, config.seed)
-        changed = perturb(answers.pairs, answers.num_classes, perturbing)
+        changed = perturb(answers.pairs, answers.num_classes, kinds, config.robustness_rows, config.seed)
         logits = scorer.logits_in(changed.left, changed.right, answers.symmetric)
         after, before = answers.classes_of(logits), answers.predictions
         answers = answers._replace(robustness=Robustness(changed, after, before, answers.labels))

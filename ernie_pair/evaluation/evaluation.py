@@ -17,9 +17,9 @@ from ernie_pair.models.temperature import Calibration
 from ernie_pair.pairs.config.ask_config import EvaluateConfig
 from ernie_pair.pairs.data.label_checks import overlap
 from ernie_pair.pairs.data.pair_file import Pairs
-from ernie_pair.pairs.robustness.perturb import is_negated
+from ernie_pair.pairs.robustness.perturb import count_negations
 from ernie_pair.pairs.targets import metrics
-from ernie_pair.pairs.targets.counted_rows import intervals
+from ernie_pair.pairs.targets.metrics import CountedRows
 
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 OVERLAPS = (0.25, 0.5, 0.75, 1.0)
@@ -61,7 +61,7 @@ def find_slices(left: Sequence[str], right: Sequence[str]) -> List[Tuple[str, st
     for low, high in zip((0.0, *OVERLAPS), OVERLAPS):
         table["overlap"][f"{low:.0%} to {high:.0%} of the words shared"] = (low <= shares) & (shares < high)
     table["overlap"]["the same words"] = shares == 1.0
-    one, other = np.array([[is_negated(a), is_negated(b)] for a, b in pairs]).T
+    one, other = np.array([[count_negations(text) > 0 for text in pair] for pair in pairs]).T
     table["negation"] = {
         "in one text only": one != other,
         "in both": one & other,
@@ -208,7 +208,10 @@ def evaluate_classes(answers: Answers, config: EvaluateConfig) -> Dict[str, obje
     }
     if config.bootstrap:
         drawn = (config.bootstrap, config.seed)
-        sections["intervals"] = intervals(logits, labels, *drawn, predictions)
+        rows = CountedRows(logits, labels, predictions)
+        sections["intervals"] = metrics.bootstrap_intervals(
+            rows.measure, metrics.METRICS, len(labels), *drawn
+        )
         names = list(map(str, range(size)))
 
         def measure_classes(counts: np.ndarray) -> Dict[str, float]:

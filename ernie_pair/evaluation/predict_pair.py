@@ -101,14 +101,10 @@ def read_predictions(path: Path) -> List[Dict[str, Any]]:
     rows: List[Dict[str, Any]] = [dict(row) for _, row in source.given()]
     for row in rows:
         for name in row.keys() & {INDEX, PREDICTION, *(n for n in row if n.startswith(PROBABILITY))}:
-            row[name] = _number_in(row[name])
+            cell = row[name]
+            if isinstance(cell, str):
+                row[name] = None if not cell else int(cell) if cell.isdecimal() else float(cell)
     return rows
-
-
-def _number_in(cell: Any) -> Any:
-    if not isinstance(cell, str):
-        return cell
-    return None if not cell else int(cell) if cell.isdecimal() else float(cell)
 
 
 def _predict(config: PredictConfig, final: Optional[Path]) -> Tuple[PairScorer, CheckedPairs, AnswerTable]:
@@ -268,7 +264,12 @@ class InputColumns:
                 except InputError as error:
                     self.faults.setdefault(name, error)
         self.names = {_free_name(name, answers, found): name for name in found}
-        self.kinds = {shown: _kind_of(found[name]) for shown, name in self.names.items()}
+        self.kinds: Dict[str, type] = {}
+        for shown, name in self.names.items():
+            kinds = found[name] - {type(None)}
+            self.kinds[shown] = bool if kinds == {bool} else str
+            if kinds and kinds <= {int, float}:
+                self.kinds[shown] = float if float in kinds else int
 
     def rows(self, chosen: Sequence[str]) -> Iterator[List[Any]]:
         """Yield the cells of the columns ``chosen``, by their names in the output, of each row."""
@@ -282,13 +283,6 @@ def _free_name(name: str, answers: Container[str], given: Container[str]) -> str
     while free in answers or (free != name and free in given):
         free = f"{INPUT}_{free}"
     return free
-
-
-def _kind_of(types: Set[type]) -> type:
-    kinds = types - {type(None)}
-    if kinds and kinds <= {int, float}:
-        return float if float in kinds else int
-    return bool if kinds == {bool} else str
 
 
 def choose_columns(

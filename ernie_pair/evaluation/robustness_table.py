@@ -5,7 +5,7 @@
 
 import logging
 from collections import Counter
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Protocol, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Sequence
 
 import numpy as np
 
@@ -19,24 +19,12 @@ from ernie_pair.pairs.robustness.perturb import (
     CHANGING,
     UNKNOWN,
     Perturbed,
-    Perturbing,
     parse_kinds,
     perturb,
 )
 from ernie_pair.pairs.targets.metrics import percentile_interval, resamples
 
 logger = logging.getLogger(__name__)
-
-
-class Asked(Protocol):
-    """A model that is asked from Python, as `load` opens it, which decides by its own threshold."""
-
-    @property
-    def class_names(self) -> Sequence[str]:
-        """Return the names of the C classes."""
-
-    def predict(self, pairs: Sequence[Tuple[str, str]]) -> Any:
-        """Return a `Prediction`, of which the ``classes`` int64 [N] count."""
 
 
 class Robustness(NamedTuple):
@@ -96,7 +84,7 @@ def _row(kind: str, rows: np.ndarray, measured: Robustness, samples: int, seed: 
 
 
 def measure_robustness(
-    predictor: Asked,
+    predictor: Any,
     examples: Iterable,
     kinds: str = ALL,
     rows: int = 0,
@@ -110,7 +98,7 @@ def measure_robustness(
     >>> print(*(row["kind"] for row in table))
     order filler
 
-    ``predictor``: a model as `load` opens it, or any object with its ``predict`` and ``class_names``;
+    ``predictor``: a `PairScorer` as `load` opens it, or any object with its ``predict`` and ``class_names``;
     ``examples``: (text, text, label) or dictionaries. ``kinds``: names of ``KINDS``, or all; ``rows``:
     maximum rows of each kind, 0: all. Raises InputError, which names the row, for one that is no labelled
     pair.
@@ -124,7 +112,7 @@ def measure_robustness(
     def predict(left: Sequence[str], right: Sequence[str]) -> np.ndarray:
         return predictor.predict(list(zip(left, right))).classes
 
-    changed = perturb(pairs, len(names), Perturbing(parse_kinds(kinds), rows, seed))
+    changed = perturb(pairs, len(names), parse_kinds(kinds), rows, seed)
     before = predict(pairs.left, pairs.right)
     after = predict(changed.left, changed.right)
     return robustness_table(Robustness(changed, after, before, pairs.known_labels), bootstrap, seed)

@@ -34,8 +34,6 @@ from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
 
 MODELS_EXAMPLE = 'write it as in --models "teacher=output/best student=small/best"'
-
-
 FILES = ("models.json", "models.md", "models.html")
 EXPORTED = "exported"
 ALONE = 200  # pairs that are asked one at a time, to measure the latency of one
@@ -68,7 +66,9 @@ def compare_models(config: CompareModelsConfig) -> None:
     question, and for pairs without labels.
     """
     start_console(World())
-    models = models_in(config.models)
+    models = parse_named_models("models", config.models, MODELS_EXAMPLE)
+    if not models:
+        raise InputError(f"--models names no model; {MODELS_EXAMPLE}")
     for name, path in models.items():
         if not Path(path).is_dir():
             raise no_model_folder("models", f"{name}={path}", "give the OUT of a training run, or OUT/best")
@@ -106,14 +106,6 @@ def compare_models(config: CompareModelsConfig) -> None:
         text = write_table(drafts, content)
     replace_config(Path(config.output_dir), "compare models", config)
     print(text, end="")
-
-
-def models_in(text: str) -> Dict[str, str]:
-    """Return {name: path} of --models. Raises InputError naming the word that is wrong."""
-    models = parse_named_models("models", text, MODELS_EXAMPLE)
-    if not models:
-        raise InputError(f"--models names no model; {MODELS_EXAMPLE}")
-    return models
 
 
 def _export(config: CompareModelsConfig, name: str, folder: Path, has_int8: bool) -> Path:

@@ -20,7 +20,7 @@ from ernie_pair.models.labels import RANKING, REGRESSION
 from ernie_pair.pairs.config.pair_config import PairConfig, TrainConfig
 from ernie_pair.pairs.data.pair_records import ColumnFlags
 from ernie_pair.pairs.targets.metrics import AUTO, METRICS
-from ernie_pair.training.run_flags import BEST_IF_AUTO
+from ernie_pair.training.run_flags import best_metric_option
 
 
 def _refuse_of_one_run(config: PairConfig) -> None:
@@ -71,13 +71,7 @@ class CrossValidateConfig(OverwriteFlag, PairConfig):
         at_most=0.5,
         usual=True,
     )
-    best_metric: str = evaluation_option(
-        "auto",
-        resume="fixed",
-        usual=True,
-        help="metric on those rows that chooses the best model; " + BEST_IF_AUTO,
-        choices=(*METRICS, AUTO),
-    )
+    best_metric: str = best_metric_option("those rows", choices=(*METRICS, AUTO))
     bootstrap: int = evaluation_option(
         1000,
         unit="resamples",

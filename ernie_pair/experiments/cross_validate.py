@@ -29,7 +29,6 @@ from ernie_pair.experiments.series import (
     TrainingRun,
     defined,
     iterate_unfinished,
-    pair_source,
     points_of,
     read_logits,
     report_series,
@@ -39,11 +38,12 @@ from ernie_pair.models.labels import CLASSIFICATION, check_has_classes
 from ernie_pair.pairs.config.ask_config import EvaluateConfig
 from ernie_pair.pairs.config.pair_config import PairConfig
 from ernie_pair.pairs.data.pair_file import Pairs
+from ernie_pair.pairs.data.pair_source import PairSource
 from ernie_pair.pairs.data.rejected import ENDING, log_rejected
-from ernie_pair.pairs.targets.counted_rows import CountedRows
 from ernie_pair.pairs.targets.metrics import (
     LIKELIEST,
     METRICS,
+    CountedRows,
     choose_metric,
     measure,
     percentile_interval,
@@ -174,7 +174,7 @@ class _CrossValidation(PairSeries):
         logger.info("%s: %s", config.train_file, described)
 
     def _read(self, split: str) -> Pairs:
-        source = pair_source(self.config, split, self.labels)
+        source = PairSource.of(self.config, f"{split}_file", self.labels)
         pairs = source.read()
         rejected = self.output_dir / f"{split}{ENDING}" if self.world.is_first else None
         log_rejected(source.name, pairs.bad, len(pairs), rejected)

@@ -23,8 +23,9 @@ from ernie_pair.core.files.atomic_folder import only_writer, point_link
 from ernie_pair.core.installation import import_optional
 from ernie_pair.core.progress import say
 from ernie_pair.experiments.config import SearchParamsConfig
-from ernie_pair.experiments.series import WRITTEN_FIRST, PairSeries, TrainingRun, pair_source, report_series
+from ernie_pair.experiments.series import WRITTEN_FIRST, PairSeries, TrainingRun, report_series
 from ernie_pair.pairs.config.pair_config import TrainConfig
+from ernie_pair.pairs.data.pair_source import PairSource
 from ernie_pair.pairs.targets.metrics import choose_metric, training_groups
 from ernie_pair.report.page import Chart, Origin, Table, chart_of_figure, page_of_tables
 from ernie_pair.runtime.processes.stop_signals import StopSignals
@@ -195,7 +196,7 @@ class _Search(PairSeries):
         changes = {**params, "output_dir": str(self._folder(number)), "cache_dir": cache}
         config, rows = self.config.config_of(changes), 0
         if not config.streaming:  # of a ranking the queries count
-            pairs = pair_source(self.config, "train", self.labels).read()
+            pairs = PairSource.of(self.config, "train_file", self.labels).read()
             labels, groups = pairs.known_labels, pairs.groups
             rows = len(pairs if groups is None else training_groups(groups, labels, config.most_candidates))
         freq = math.ceil(count_steps(config, rows, self.world.size) / self.config.evaluations)

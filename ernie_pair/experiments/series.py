@@ -32,7 +32,7 @@ from ernie_pair.evaluation.predict_pair import read_log_probabilities
 from ernie_pair.experiments.config import CrossValidateConfig, SearchParamsConfig
 from ernie_pair.models.labels import Labels, parse_label_map
 from ernie_pair.models.source import ModelSource, open_model
-from ernie_pair.pairs.config.pair_config import PairConfig, TrainConfig, chosen_labels
+from ernie_pair.pairs.config.pair_config import TrainConfig, chosen_labels
 from ernie_pair.pairs.data.pair_source import PairSource, check_columns, label_map_in
 from ernie_pair.pairs.data.rejected import ENDING
 from ernie_pair.pairs.targets.metrics import METRICS
@@ -117,11 +117,6 @@ def hash_weights(source: ModelSource) -> str:
     return " ".join(map(sha256_of_file, source.weight_files)) or "random weights"
 
 
-def pair_source(config: PairConfig, split: str, labels: Optional[Labels]) -> PairSource:
-    """Return the pairs of --train_file or --dev_file, read by the flags of their columns."""
-    return PairSource.of(config, f"{split}_file", labels)
-
-
 def iterate_unfinished(runs: Sequence[str], is_done: Callable[[int], bool]) -> Iterator[int]:
     """Yield the place of each run that is not done yet, with a line on each and on the time left.
 
@@ -155,9 +150,9 @@ class PairSeries:
         kind_of_model, is_new = config.model_type or "", config.from_scratch
         self.source = open_model(config.model_name_or_path, model_type=kind_of_model, from_scratch=is_new)
         self.labels = chosen_labels(config, self.source.spec)
-        named = [split for split in ("train", "dev") if getattr(config, f"{split}_file")]
-        check_columns([pair_source(config, split, self.labels) for split in named])
-        self.label_map = label_map_in(pair_source(config, "train", None), self.labels, config.label_map)
+        self._flags = [flag for flag in ("train_file", "dev_file") if getattr(config, flag)]
+        check_columns([PairSource.of(config, flag, self.labels) for flag in self._flags])
+        self.label_map = label_map_in(PairSource.of(config, "train_file"), self.labels, config.label_map)
         if self.label_map:
             self.labels = parse_label_map(self.label_map)
         inputs = {flag: getattr(config, flag) for flag in ("train_file", "dev_file")}
@@ -167,9 +162,7 @@ class PairSeries:
 
     def keep(self, config: SeriesConfig, plan: Plan) -> None:
         """Write the record, with the hashes of the pairs and of the model in ``plan``."""
-        for split in ("train", "dev"):
-            if getattr(config, f"{split}_file"):
-                plan[f"{split}_file (sha256)"] = pair_source(config, split, None).sha256()
+        plan.update((f"{flag} (sha256)", PairSource.of(config, flag).sha256()) for flag in self._flags)
         self.series.keep({**plan, "model (sha256)": hash_weights(self.source)})
 
     def on_first(self, action: Callable[[], Result]) -> Optional[Result]:

@@ -9,6 +9,7 @@ and measured on. Where chains of shared texts join most rows, rows of one first 
 import logging
 import math
 from dataclasses import dataclass, replace
+from itertools import repeat
 from pathlib import Path
 from typing import Dict, List, Literal, NamedTuple, Sequence, Tuple
 
@@ -19,7 +20,7 @@ from ernie_pair.core.cli.options import OverwriteFlag, data_option
 from ernie_pair.core.errors import InputError, counted
 from ernie_pair.core.files.results import Results, files_of, settings_of
 from ernie_pair.models.labels import MAX_WORDS, Labels
-from ernie_pair.pairs.audit.findings import Coded, coded
+from ernie_pair.pairs.audit.findings import Coded, Links, coded
 from ernie_pair.pairs.audit.new_pairs import NewPair, write_new_pairs
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.data.pair_records import LABEL_MAP_HELP, RowFlags
@@ -72,14 +73,9 @@ def make_folds(pairs: Pairs, names: Sequence[str], count: int, group_by: GroupBy
 
 def group_rows(file: Coded, group_by: GroupBy) -> np.ndarray:
     """Return the group of each row, int64 [rows], numbered from 0 by their first rows."""
-    from scipy.sparse import coo_matrix
-    from scipy.sparse.csgraph import connected_components
-
     if group_by == "pair":
         return _by_first_row(file.unordered)
-    size = int(max(file.left.max(), file.right.max())) + 1
-    graph = coo_matrix((np.ones(len(file.left), dtype=np.int8), (file.left, file.right)), shape=(size, size))
-    return _by_first_row(connected_components(graph, directed=False)[1][file.left])
+    return _by_first_row(Links(file, np.arange(len(file.left))).group[file.left])
 
 
 def _by_first_row(keys: np.ndarray) -> np.ndarray:
@@ -276,15 +272,11 @@ def split_pairs(config: SplitPairsConfig) -> None:
     parts = [pairs.rows(np.flatnonzero(part_of == number)) for number in range(len(split_off))]
     with results.published() as drafts:
         for draft, final, part in zip(drafts, results.given, (*parts, *others)):
-            write_new_pairs(draft, final, _as_new(part, labels))
+            values = part.known_labels.tolist()
+            shown = [labels.names[each] for each in values] if labels.has_classes else map(repr, values)
+            write_new_pairs(draft, final, map(NewPair, part.left, part.right, shown, repeat("")))
     sizes = ", ".join(f"{n} {counted(len(part), 'pair')}" for n, part in zip(names, (*parts, *others)))
     logger.info("%s: %s", folder, sizes)
-
-
-def _as_new(pairs: Pairs, labels: Labels) -> List[NewPair]:
-    values = pairs.known_labels.tolist()
-    shown = [labels.names[value] for value in values] if labels.has_classes else list(map(repr, values))
-    return list(map(NewPair, pairs.left, pairs.right, shown, [""] * len(pairs)))
 
 
 def divide(pairs: Pairs, shares: Dict[str, float], seed: int) -> np.ndarray:

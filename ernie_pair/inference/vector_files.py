@@ -25,9 +25,9 @@ from typing import Dict, Iterator, List, Optional, Tuple, Union
 
 import numpy as np
 
-from ernie_pair.core.errors import CheckpointError, InputError, MachineError, NumbersError
+from ernie_pair.core.errors import CheckpointError, InputError, NumbersError
 from ernie_pair.core.files.arrays import HEADER_BYTES, mapped_array, npy_header, sha256_of_file
-from ernie_pair.core.files.atomic_files import folder_made, locked, naming
+from ernie_pair.core.files.atomic_files import WORK_LOCK, naming, working_folder
 from ernie_pair.core.files.json_file import is_texts, is_whole_number, read_json_object
 from ernie_pair.models.embedding_json import MAX_DIM, MAX_TEXTS
 
@@ -38,8 +38,8 @@ DTYPES: Dict[str, np.dtype] = {
     "float32": np.dtype("<f4"),
 }
 WRITTEN = {VECTORS_FILE, SCALES_FILE}
-LOCK, PIECES = "lock", "pieces.txt"
-OURS = {LOCK, PIECES, *WRITTEN}  # in the folder where vectors come to be
+PIECES = "pieces.txt"
+OURS = {WORK_LOCK, PIECES, *WRITTEN}  # in the folder where vectors come to be
 SCALE_DTYPE = np.dtype("<f4")
 MAX_INT8, MAX_FLOAT16 = 127, 65504
 HINT = "make them again with ernie-pair embed"
@@ -230,23 +230,13 @@ def part_folder(folder: Path, busy: str) -> Iterator[Path]:
 
     Raises MachineError, with the message ``busy``, if another process holds it, or it holds what no run made.
     """
-    with folder_made(folder):
-        strange = sorted(path.name for path in folder.iterdir() if path.name not in OURS or path.is_symlink())
-        if strange:
-            raise MachineError(
-                f"{folder} holds {strange[0]}, which no run made there; rename the folder, or choose another "
-                "--output_dir"
-            )
-        with locked(folder / LOCK, seconds=0, refusal=busy):
-            is_done = False
-            try:
-                with naming(folder):
-                    yield folder
-                is_done = True
-            finally:
-                pieces = folder / PIECES
-                if is_done or not pieces.is_file() or pieces.read_bytes().count(b"\n") < 2:
-                    for name in OURS:
-                        (folder / name).unlink(missing_ok=True)
-                    with suppress(OSError):  # something else is in it by now
-                        folder.rmdir()
+    with working_folder(folder, OURS.__contains__, busy) as remove:
+        is_done = False
+        try:
+            with naming(folder):
+                yield folder
+            is_done = True
+        finally:
+            pieces = folder / PIECES
+            if is_done or not pieces.is_file() or pieces.read_bytes().count(b"\n") < 2:
+                remove()

@@ -62,8 +62,7 @@ from ernie_pair.pairs.data.pair_records import (
 )
 from ernie_pair.pairs.data.pair_source import PairSource, labels_for
 from ernie_pair.pairs.targets.metrics import number_texts
-from ernie_pair.retrieval.index import read_index
-from ernie_pair.retrieval.index_checks import stored_vectors
+from ernie_pair.retrieval.index import read_index, stored_vectors
 from ernie_pair.retrieval.index_folder import BM25, INDEX_FILE, open_index_folder
 from ernie_pair.runtime.device import default_device
 from ernie_pair.runtime.processes.console import start_console

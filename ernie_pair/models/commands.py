@@ -298,8 +298,15 @@ def average_checkpoints(config: AverageConfig) -> None:
     embedding model, CheckpointError for other names or shapes.
     """
     sources = [open_model(path, model_type="") for path in config.checkpoints]
-    for source in sources[1:]:
-        _check_same_kind(source, sources[0])
+    first, *others = sources
+    wanted = _describe_kind(first)
+    for source in others:
+        for what, found in _describe_kind(source).items():
+            if found != wanted[what]:
+                raise InputError(
+                    f"{source.name} and {first.name} differ in {what}: {found} and {wanted[what]}; average "
+                    "models of one kind"
+                )
     output_dir = Path(os.path.realpath(config.output_dir))
     check_replaceable(output_dir, (*MODEL_FILES, CONFIG_YAML))
     results = Results(
@@ -349,16 +356,6 @@ def _check_named(arrays: Arrays, where: str) -> None:
             f"{where} names its weights as {numbered}, by their order; convert it first: ernie-pair convert "
             f"--static_model_path {where} --output_dir DYNAMIC"
         )
-
-
-def _check_same_kind(source: ModelSource, first: ModelSource) -> None:
-    found, wanted = _describe_kind(source), _describe_kind(first)
-    for what in wanted:
-        if found[what] != wanted[what]:
-            raise InputError(
-                f"{source.name} and {first.name} differ in {what}: {found[what]} and {wanted[what]}; average "
-                "models of one kind"
-            )
 
 
 def _describe_kind(source: ModelSource) -> Dict[str, object]:

@@ -361,12 +361,6 @@ def config_to_hf(
     }
 
 
-def find_kind(arrays: Mapping[str, object]) -> str:
-    """Return which of KINDS the weights of PaddleNLP's names make."""
-    heads = ("classifier.", "cls.seq_relationship.", "cls.predictions.", "")
-    return next(kind for kind, head in zip(KINDS, heads) if any(name.startswith(head) for name in arrays))
-
-
 def _read_family(config: Mapping[str, Any], where: str, wanted: str) -> str:
     hf_type, own = config.get("model_type"), config.get(OWN_FAMILY)
     peers = with_counterpart()
@@ -485,7 +479,9 @@ def write_hf_folder(
     ``config`` is the content of its config.json, ``arrays`` are its weights under its names. Raises
     InputError for a setting, and CheckpointError for a weight, that no class of transformers has.
     """
-    config = config_to_hf(config, family, arrays, where, find_kind(arrays))
+    heads = ("classifier.", "cls.seq_relationship.", "cls.predictions.", "")
+    kind = next(kind for kind, head in zip(KINDS, heads) if any(name.startswith(head) for name in arrays))
+    config = config_to_hf(config, family, arrays, where, kind)
     write_for_torch(folder / WEIGHTS, as_float32(arrays_to_hf(arrays, family, where), where))
     _write_beside(folder, config, tokenizer)
 

@@ -252,7 +252,9 @@ def _open_folder(
     weights = None if from_scratch else weights
     is_own = cuts_by_own_rule(folder, content, is_hf)
     vocab_file = folder / VOCAB if is_own else vocab_file
-    _check_hashes(folder, config, vocab_file, weights)
+    if (folder / MANIFEST).is_file():
+        for file in filter(None, (config, vocab_file, weights)):
+            Checkpoint(folder).read(file.name)  # checks its hash
 
     def translate(found: Dict) -> Dict:
         return config_from_hf(with_cross_encoder(found, folder), str(config), family)
@@ -284,13 +286,6 @@ def open_layer_folder(given: Path, class_name: str) -> ModelSource:
 def find_weights(folder: Path) -> Optional[Path]:
     """Return the file of parameters in ``folder`` or, of the recipe's own kinds, the folder; None: none."""
     return next((folder / name for name in WEIGHT_FILES if (folder / name).exists()), None)
-
-
-def _check_hashes(folder: Path, *files: Optional[Path]) -> None:
-    checkpoint = Checkpoint(folder) if (folder / MANIFEST).is_file() else None
-    for file in files:
-        if checkpoint is not None and file is not None:
-            checkpoint.read(file.name)
 
 
 def _open_recipes_checkpoint(folder: Path, family: str, from_scratch: Optional[bool]) -> ModelSource:

@@ -194,7 +194,12 @@ def _find_problems(config: Mapping[str, Any]) -> Iterator[Tuple[str, str]]:
         (["architectures"], is_texts, "a list of texts"),
         (["label_range"], is_range, "the lowest and the highest label, like [0, 5]"),
         (["score_activation"], ("sigmoid", "identity").__contains__, "sigmoid or identity"),
-        (["id2label"], _are_names, 'class numbers and names, like {"0": "different", "1": "same"}'),
+        (
+            ["id2label"],
+            lambda value: isinstance(value, dict)
+            and all(len(k) <= MAX_CLASS_DIGITS and isinstance(name, (str, int)) for k, name in value.items()),
+            'class numbers and names, like {"0": "different", "1": "same"}',
+        ),
         (
             ["label2id"],
             lambda value: isinstance(value, dict) and all(map(is_whole_number, value.values())),
@@ -203,12 +208,6 @@ def _find_problems(config: Mapping[str, Any]) -> Iterator[Tuple[str, str]]:
     ]
     for keys, is_sound, words in takes:
         yield from ((key, words) for key in keys if config.get(key) is not None and not is_sound(config[key]))
-
-
-def _are_names(value: object) -> bool:
-    return isinstance(value, dict) and all(
-        len(key) <= MAX_CLASS_DIGITS and isinstance(name, (str, int)) for key, name in value.items()
-    )
 
 
 def is_range(value: Any) -> bool:

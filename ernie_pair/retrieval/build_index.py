@@ -50,7 +50,6 @@ from ernie_pair.inference.embedder import (
     describe_cut,
     unit_rows,
 )
-from ernie_pair.inference.exported_model import EXPORT_MANIFEST
 from ernie_pair.inference.vector_files import (
     HINT,
     VECTORS_JSON,
@@ -61,7 +60,8 @@ from ernie_pair.inference.vector_files import (
     part_folder,
 )
 from ernie_pair.kernels.choice import EMBEDDING_HELP, KernelFlags
-from ernie_pair.models.embedding_json import SEARCHED, SIMILARITIES, read_embedding
+from ernie_pair.models.embedding_json import SEARCHED, SIMILARITIES
+from ernie_pair.models.model_folder import list_model_files
 from ernie_pair.retrieval.index import (
     SEARCH_LIBRARIES,
     Chunks,
@@ -70,10 +70,10 @@ from ernie_pair.retrieval.index import (
     check_memory,
     read_index,
     require_faiss,
+    stored_vectors,
     train_index,
     write_index,
 )
-from ernie_pair.retrieval.index_checks import stored_vectors
 from ernie_pair.retrieval.index_folder import (
     BM25,
     BOTH,
@@ -201,7 +201,7 @@ def make_index(config: IndexConfig) -> Path:
     check_replaceable(output_dir, (*WRITTEN, CONFIG_YAML) if is_index else ())
     inputs: Dict[str, Sequence[Path]] = {
         "input_file": files_of(config.input_file),
-        "embedding_model": files_of_model(config.embedding_model),
+        "embedding_model": list_model_files(config.embedding_model),
         "vectors": list_content(config.vectors),
     }
     outputs = [output_dir / name for name in WRITTEN]
@@ -219,17 +219,6 @@ def make_index(config: IndexConfig) -> Path:
         publish_results(output_dir, partial(_fill, config=config, work=work), "index", config, results)
     logger.info("the index of %s is in %s", config.input_file, config.output_dir)
     return Path(config.output_dir)
-
-
-def files_of_model(folder: str) -> List[Path]:
-    """Return the files that determine the answers of a model, trained or exported; '': no model, no files."""
-    settings = read_embedding(Path(folder)) if folder else None
-    is_exported = (Path(folder) / EXPORT_MANIFEST).is_file() or bool(settings and settings.is_exported)
-    if is_exported or not folder:
-        return list_content(folder)
-    from ernie_pair.models import model_folder  # which needs the libraries for training
-
-    return model_folder.list_model_files(folder)
 
 
 class StoredVectors:

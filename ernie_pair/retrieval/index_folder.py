@@ -33,8 +33,7 @@ from ernie_pair.core.files.json_file import (
 )
 from ernie_pair.inference.embedder import TextEmbedder
 from ernie_pair.models.embedding_json import MAX_DIM, MAX_TEXT_LENGTH, MAX_TEXTS, SEARCHED, SIMILARITIES
-from ernie_pair.retrieval.index import KINDS, PRECISIONS
-from ernie_pair.retrieval.index_checks import Expected
+from ernie_pair.retrieval.index import KINDS, PRECISIONS, Expected
 from ernie_pair.retrieval.word_index import BM25_FILES
 
 TEXT_ENDING, OFFSETS_ENDING = ".utf8", ".offsets.npy"

@@ -39,7 +39,8 @@ from ernie_pair.core.cli.standard_streams import check_stdin, with_standard_stre
 from ernie_pair.core.errors import InputError, counted
 from ernie_pair.core.files.results import Results, files_of, followed, is_stream, settings_of
 from ernie_pair.core.progress import CountProgress, say
-from ernie_pair.retrieval.build_index import THREADS_HELP, files_of_model
+from ernie_pair.models.model_folder import list_model_files
+from ernie_pair.retrieval.build_index import THREADS_HELP
 from ernie_pair.retrieval.index import SEARCH_LIBRARIES
 from ernie_pair.retrieval.index_folder import BM25, BOTH, INDEX_MANIFEST, VECTORS
 from ernie_pair.retrieval.searcher import RECALL_K, Hit, PairSearcher
@@ -170,8 +171,8 @@ def _read_queries(config: SearchConfig) -> Tuple[List[NamedText], PairSearcher]:
 
 def _results(config: SearchConfig) -> Results:
     inputs: Dict[str, Sequence[Path]] = {
-        "embedding_model": files_of_model(config.embedding_model),
-        "model_path": files_of_model(config.model_path),
+        "embedding_model": list_model_files(config.embedding_model),
+        "model_path": list_model_files(config.model_path),
         "input_file": files_of(config.input_file),
         "index": files_of(os.path.join(config.index, INDEX_MANIFEST)),  # it has the hash of each file
     }

@@ -44,7 +44,6 @@ from ernie_pair.inference.predictor import PairPredictor, TextPair
 from ernie_pair.inference.scores import Prediction, best_places
 from ernie_pair.report.page import render_page
 from ernie_pair.retrieval.searcher import TextRecall, rerank
-from ernie_pair.service.access import ANY, DOCS_FILES, AccessCheck, error_response
 from ernie_pair.service.batcher import ENDING, Batching, BusyError, MicroBatcher, ModelError
 from ernie_pair.service.bodies import (
     TOP_K,
@@ -69,7 +68,16 @@ from ernie_pair.service.bodies import (
     SearchBody,
     describe_refusals,
 )
-from ernie_pair.service.request import BoundedRequest, Limits, RefusedError, describe_fault
+from ernie_pair.service.request import (
+    ANY,
+    DOCS_FILES,
+    AccessCheck,
+    BoundedRequest,
+    Limits,
+    RefusedError,
+    describe_fault,
+    error_response,
+)
 from ernie_pair.version import __version__
 
 PAGE = Path(__file__).with_name("try.html")

@@ -1,7 +1,7 @@
 """The flags that trainings share: reports, warm-up, frozen layers, length, schedule, output folder."""
 
 from dataclasses import dataclass
-from typing import Literal, Optional
+from typing import Any, Literal, Optional
 
 from ernie_pair.core.cli.options import (
     Options,
@@ -32,6 +32,12 @@ BEST_IF_AUTO = (
     "auto: accuracy for classes, mse for regression, mrr for ranking, recall_at_10 for vectors, spearman for "
     "those of graded dev pairs"
 )
+
+
+def best_metric_option(rows: str, **kwargs: Any) -> Any:
+    """Declare ``best_metric``, of an evaluation on ``rows``; ``kwargs``: of `option`."""
+    help = f"metric on {rows} that chooses the best model; {BEST_IF_AUTO}"
+    return evaluation_option("auto", help=help, resume="fixed", usual=True, **kwargs)
 
 
 @dataclass(frozen=True)
@@ -237,12 +243,7 @@ class TrainingFlags(SharedFlags, OutputFolder):
     eval_freq: int = evaluation_option(
         100, help="steps between evaluations; see --evaluation_strategy", unit="steps", at_least=1, usual=True
     )
-    best_metric: str = evaluation_option(
-        "auto",
-        help=f"metric on the dev pairs that chooses the best model; {BEST_IF_AUTO}",
-        resume="fixed",
-        usual=True,
-    )
+    best_metric: str = best_metric_option("the dev pairs")
     save_strategy: Literal["steps", "epoch", "no"] = checkpoints_option(
         "steps",
         help="when to write a checkpoint, besides at the end: every --checkpoint_steps steps, at the end of "

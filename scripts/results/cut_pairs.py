@@ -24,8 +24,7 @@ from ernie_pair.core.cli.cli import run_command
 from ernie_pair.core.cli.options import OverwriteFlag, data_option, names_in
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.results import Results, settings_of
-from ernie_pair.pairs.audit.new_pairs import KnownPairs, NewPair, first_places, write_new_pairs
-from ernie_pair.pairs.audit.pairs_to_text import documents
+from ernie_pair.pairs.audit.new_pairs import KnownPairs, NewPair, documents, first_places, write_new_pairs
 
 
 @dataclass(frozen=True)

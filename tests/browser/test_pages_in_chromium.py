@@ -25,8 +25,8 @@ from ernie_pair.evaluation.evaluation import evaluate_classes
 from ernie_pair.evaluation.evaluation_report import FILES, write_report
 from ernie_pair.experiments.compare_models import FILES as MODEL_FILES
 from ernie_pair.experiments.compare_models import write_table
-from ernie_pair.experiments.comparison_report import FILES as COMPARISON_FILES
-from ernie_pair.experiments.comparison_report import compare, write_comparison
+from ernie_pair.experiments.compare_starts import FILES as COMPARISON_FILES
+from ernie_pair.experiments.compare_starts import compare, write_comparison
 from ernie_pair.inference.exported_model import ExportedModel
 from ernie_pair.inference.scores import Prediction
 from ernie_pair.pairs.audit.audit_pairs import AuditPairsConfig, audit_pairs

@@ -8,7 +8,7 @@ import zstandard
 from children import output_of
 
 from data_tools.build_vocab import VocabConfig, build_vocab
-from data_tools.corpus.encoder import DocumentEncoder, EncodingRules
+from data_tools.corpus.shards import DocumentEncoder, EncodingRules
 from data_tools.text.wordpiece import CONTROL_TOKENS, WordPiece, is_cjk
 from ernie_pair.core.errors import InputError
 

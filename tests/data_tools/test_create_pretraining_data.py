@@ -14,8 +14,8 @@ from bad_json_lines import BAD
 from places import ROOT
 from tiny_corpus import TOKENS, command, documents, hashes, leftovers, lines_of, make
 
-from data_tools.corpus.encoder import CHINESE_END, LATIN_END, LINE_END, DocumentEncoder, EncodingRules
 from data_tools.corpus.format import Corpus
+from data_tools.corpus.shards import CHINESE_END, LATIN_END, LINE_END, DocumentEncoder, EncodingRules
 from data_tools.create_pretraining_data import CreateConfig, rules_of
 from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import InputError

@@ -7,9 +7,8 @@ from other_libraries.families import scores_there
 from other_libraries.texts import sentences
 
 from ernie_pair.embeddings.train.contrastive import StepTexts, step_loss
-from ernie_pair.embeddings.train.cosent import GradedStep
-from ernie_pair.embeddings.train.distillation import TaughtStep, scores_of_teacher
 from ernie_pair.embeddings.train.embedding_config import EmbeddingConfig
+from ernie_pair.embeddings.train.objectives import GradedStep, TaughtStep, scores_of_teacher
 from ernie_pair.training.process_group import ProcessGroup
 
 MOST = 1e-6  # of a loss, and of the largest number of its gradient, in proportion

@@ -279,6 +279,7 @@ def to_disk(path: Path) -> None:
 
 
 POLL_SECONDS, NOTICE_SECONDS = 0.05, 30.0
+WORK_LOCK = "lock"  # in a folder of unfinished work
 _NO_LOCKS_HERE = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
@@ -294,6 +295,32 @@ def locked(path: Path, seconds: float, refusal: str = "") -> Iterator[bool]:
         yield _wait_for_lock(descriptor, path, seconds, refusal)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def working_folder(folder: Path, is_ours: Callable[[str], bool], busy: str) -> Iterator[Callable[[], None]]:
+    """Make and lock ``folder``, in which a run keeps what a later one may go on with; yield what removes it.
+
+    ``is_ours``: whether a name is one that is made there; ``WORK_LOCK`` must be. Raises MachineError if it
+    holds another one, or, with the message ``busy``, if another process holds the folder.
+    """
+    with folder_made(folder):
+        strange = sorted(p.name for p in folder.iterdir() if p.is_symlink() or not is_ours(p.name))
+        if strange:
+            raise MachineError(
+                f"{folder} holds {strange[0]}, which no run made there; rename the folder, or choose another "
+                "output"
+            )
+
+        def remove() -> None:
+            for path in folder.iterdir():
+                if is_ours(path.name):
+                    path.unlink()
+            with suppress(OSError):  # something else is in it by now
+                folder.rmdir()
+
+        with locked(folder / WORK_LOCK, seconds=0, refusal=busy):
+            yield remove
 
 
 @contextmanager

@@ -92,7 +92,14 @@ def texts_of_pairs(pairs: Pairs, negatives: Optional[Pairs], where: str) -> Trai
             f"label 1 in {where}, or their second ones match these; give negatives of the texts that are "
             "trained with"
         )
-    _tell_unused(where, np.isin(left, anchors), is_of_use)
+    has_match = np.isin(left, anchors)
+    lacking, matches = int((~has_match).sum()), int((has_match & ~is_of_use).sum())
+    if lacking or matches:
+        logger.info(
+            "%s: %d of %d negatives are not used: the first texts of %d have no match, and %d are matches of "
+            "theirs in another row",
+            where, lacking + matches, len(is_of_use), lacking, matches,
+        )  # fmt: skip
     left, right = np.divmod(np.unique(keys[is_of_use]), len(places))
     if not len(left) and 1 in (len(np.unique(anchors)), len(np.unique(positives))):
         raise InputError(
@@ -102,17 +109,6 @@ def texts_of_pairs(pairs: Pairs, negatives: Optional[Pairs], where: str) -> Trai
     firsts, begins = np.unique(left, return_index=True)
     of_anchors = {int(text): found for text, found in zip(firsts, np.split(right, begins[1:]))}
     return replace(texts, negatives=of_anchors)
-
-
-def _tell_unused(where: str, has_match: np.ndarray, is_of_use: np.ndarray) -> None:
-    """Log how many negatives, bool [M] by row, are none of a text that is trained on."""
-    lacking, matches = int((~has_match).sum()), int((has_match & ~is_of_use).sum())
-    if lacking or matches:
-        logger.info(
-            "%s: %d of %d negatives are not used: the first texts of %d have no match, and %d are matches of "
-            "theirs in another row",
-            where, lacking + matches, len(is_of_use), lacking, matches,
-        )  # fmt: skip
 
 
 def texts_alone(texts: Iterable[str], where: str) -> TrainingTexts:

@@ -21,7 +21,7 @@ from ernie_pair.models.spec import MIN_PAIR_LENGTH
 from ernie_pair.models.temperature import LARGEST, SMALLEST
 from ernie_pair.pairs.config.pair_config import MODEL_NAME_HELP
 from ernie_pair.pairs.data.pair_records import LABEL_MAP_HELP, RowFlags
-from ernie_pair.training.run_flags import BEST_IF_AUTO, TrainingFlags
+from ernie_pair.training.run_flags import TrainingFlags, best_metric_option
 
 USUAL_LENGTH = 64  # tokens of a text
 PAIRS, SIMCSE, GRADED, TAUGHT = "pairs", "simcse", ("cosent", "angle"), ("margin_mse", "kl")
@@ -116,13 +116,7 @@ class EmbeddingConfig(RowFlags, TrainingFlags):
     eval_batch_size: int = evaluation_option(
         64, help="texts in one forward pass of an evaluation", unit="texts", at_least=1, resume="same"
     )
-    best_metric: str = evaluation_option(
-        "auto",
-        resume="fixed",
-        usual=True,
-        help="metric on the dev pairs that chooses the best model; " + BEST_IF_AUTO,
-        choices=(*METRICS, AUTO),
-    )
+    best_metric: str = best_metric_option("the dev pairs", choices=(*METRICS, AUTO))
 
     def __post_init__(self):
         super().__post_init__()

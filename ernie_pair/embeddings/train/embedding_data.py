@@ -27,9 +27,8 @@ from ernie_pair.embeddings.train.contrastive import (
     texts_alone,
     texts_of_pairs,
 )
-from ernie_pair.embeddings.train.cosent import graded_texts
-from ernie_pair.embeddings.train.distillation import sha256_of_teacher, taught_texts
 from ernie_pair.embeddings.train.embedding_config import GRADED, PAIRS, SIMCSE, TAUGHT, EmbeddingConfig
+from ernie_pair.embeddings.train.objectives import graded_texts, sha256_of_teacher, taught_texts
 from ernie_pair.inference.token_rows import EncodedPairs, encode_single_texts, open_tokenizer
 from ernie_pair.models.embedding_json import EmbeddingSettings
 from ernie_pair.models.labels import Labels

@@ -11,9 +11,9 @@ from typing import Any, Callable, Collection, Iterable, Iterator, NamedTuple, Op
 
 import numpy as np
 
-from data_tools.audit.text_quality import normalised, quote
+from data_tools.audit.text_quality import describe_quantiles, normalised, quantiles, quote
 from data_tools.text.folder_tokenizer import AnyTokenizer
-from ernie_pair.core.errors import InputError, counted
+from ernie_pair.core.errors import InputError, counted, printable
 from ernie_pair.core.files.json_file import is_texts
 from ernie_pair.core.files.keyed_cache import KeyedCache
 from ernie_pair.inference.token_rows import SPECIALS_PER_PAIR
@@ -101,7 +101,6 @@ class Links:
 
 
 EXAMPLES = 5
-QUANTILES = (0, 5, 25, 50, 75, 95, 99, 100)
 
 
 @dataclass(frozen=True)
@@ -242,12 +241,6 @@ def _example(file: Coded, row: int) -> str:
     return f"{pairs.where(row)}  {quote(pairs.left[row])} | {quote(pairs.right[row])}{label}"
 
 
-def quantiles(lengths: np.ndarray) -> dict[str, int]:
-    """Return {percent: length} of lengths int64 [rows], for the percents in QUANTILES."""
-    found = np.percentile(lengths, QUANTILES, method="lower")
-    return {str(percent): int(length) for percent, length in zip(QUANTILES, found)}
-
-
 COMPARED = (
     "exactly: character by character; normalised: NFKC, in lower case, without white space and punctuation"
 )
@@ -294,8 +287,7 @@ class PairAudit:
 
 def report_lines(audit: PairAudit) -> Iterator[str]:
     """Yield the lines of the report; what a terminal would obey or hide is spelled out."""
-    for line in _lines(audit):
-        yield "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    yield from map(printable, _lines(audit))
 
 
 def _lines(audit: PairAudit) -> Iterator[str]:
@@ -306,9 +298,7 @@ def _lines(audit: PairAudit) -> Iterator[str]:
                 f"{label} {count} ({_share(count, facts.rows)})" for label, count in facts.labels.items()
             )
             yield f"  labels      {', '.join(shares)}"
-        marks = {"0": "shortest", "50": "median", "100": "longest"}
-        parts = (f"{marks.get(percent, percent + ' %')} {value}" for percent, value in facts.lengths.items())
-        yield f"  {audit.unit:<11} {', '.join(parts)} of a pair"
+        yield f"  {audit.unit:<11} {describe_quantiles(facts.lengths)} of a pair"
         above = "none"
         if facts.too_long:
             fate = "which will be cut" if audit.unit == "tokens" else "--vocab_file counts their tokens"

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ernie_pair.core.cli.options import data_option, evaluation_option, model_option, optimisation_option
+from ernie_pair.core.cli.options import data_option, model_option, optimisation_option
 from ernie_pair.core.errors import InputError
 from ernie_pair.models.labels import CLASSIFICATION
 from ernie_pair.pairs.config.pair_config import PairConfig
 from ernie_pair.pairs.targets.metrics import AUTO, METRICS
-from ernie_pair.training.run_flags import BEST_IF_AUTO
+from ernie_pair.training.run_flags import best_metric_option
 
 
 @dataclass(frozen=True)
@@ -75,13 +75,7 @@ class StudentConfig(PairConfig):
         help="cached: run the teacher once before training and cache its logits; on_the_fly: run it in every "
         "step; auto: cached, unless --hidden_weight or --streaming needs it in every step",
     )
-    best_metric: str = evaluation_option(
-        "auto",
-        resume="fixed",
-        usual=True,
-        help="metric on the dev file that chooses the best model; " + BEST_IF_AUTO,
-        choices=(*METRICS, AUTO),
-    )
+    best_metric: str = best_metric_option("the dev file", choices=(*METRICS, AUTO))
 
     def __post_init__(self):
         super().__post_init__()

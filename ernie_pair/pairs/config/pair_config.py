@@ -30,7 +30,7 @@ from ernie_pair.models.spec import MIN_PAIR_LENGTH, ModelSpec
 from ernie_pair.pairs.data.pair_records import LABEL_MAP_HELP, RowFlags
 from ernie_pair.pairs.targets.metrics import ALL_METRICS, AUTO, BALANCED, LOWER_IS_BETTER, parse_class_weights
 from ernie_pair.runtime.gpu import Card, check_gpu_capability
-from ernie_pair.training.run_flags import BEST_IF_AUTO, TrainingFlags
+from ernie_pair.training.run_flags import TrainingFlags, best_metric_option
 
 # Loss of the candidates of a query: module:Class of a `RankingLoss`; loaded for training alone.
 RANKING_LOSSES = {
@@ -279,13 +279,7 @@ class TrainConfig(PairConfig):
     dev_file: str = data_option(
         help="labelled pairs for choosing the best model: a file or a set", reads="FILE"
     )
-    best_metric: str = evaluation_option(
-        "auto",
-        resume="fixed",
-        usual=True,
-        help="metric on the dev file that chooses the best model; " + BEST_IF_AUTO,
-        choices=(*ALL_METRICS, AUTO),
-    )
+    best_metric: str = best_metric_option("the dev file", choices=(*ALL_METRICS, AUTO))
 
 
 def chosen_labels(config, spec: ModelSpec) -> Labels:

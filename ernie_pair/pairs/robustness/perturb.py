@@ -7,7 +7,7 @@ rule is a function of the pair and of what is known of the whole file, and knows
 import re
 from collections import Counter
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
@@ -52,11 +52,6 @@ def words_of(text: str) -> Tuple[Word, ...]:
     tagged = import_optional("rjieba").tag(text)
     begins = accumulate((len(word) for word, _ in tagged), initial=0)
     return tuple(Word(word, kind, begin) for (word, kind), begin in zip(tagged, begins))
-
-
-def is_negated(text: str) -> bool:
-    """Return whether a text in lower case holds a Chinese or English negation."""
-    return count_negations(text) > 0
 
 
 def count_negations(text: str) -> int:
@@ -165,7 +160,9 @@ def change_entity(pair: Untouched, facts: Facts) -> Optional[Change]:
     """Return the pair with an entity of one text changed, labelled different; None without a shared one."""
     if facts.different is None or pair.label != facts.same:
         return None
-    found = [*_directions(pair), *_named(pair, facts), *_numbers(pair)]
+    shared = sorted(_find_directions(pair.left) & _find_directions(pair.right))
+    found: List[Rewriting] = [("direction", {one: other, other: one}) for one, other in shared]
+    found += [*_named(pair, facts), *_numbers(pair)]
     if not found:
         return None
     how, words = found[int(pair.rng.integers(len(found)))]
@@ -178,13 +175,8 @@ def change_entity(pair: Untouched, facts: Facts) -> Optional[Change]:
     return pair.on_a_side(rewrite, facts.different, how)
 
 
-def _directions(pair: Untouched) -> Iterator[Rewriting]:
-    """Yield the exchange of two places of which one text says that one leads to the other."""
-    for first, second in sorted(_find_directions(pair.left) & _find_directions(pair.right)):
-        yield "direction", {first: second, second: first}
-
-
 def _find_directions(text: str) -> Set[Tuple[str, str]]:
+    """Return (place, place) where the text says that one leads to the other."""
     words = words_of(text)
     return {
         (first.text, second.text)
@@ -367,14 +359,14 @@ def make_typo(pair: Untouched, facts: Facts) -> Optional[Change]:
     """
     for place in pair.rng.permutation(len(TYPOS)).tolist():
         how = TYPOS[place]
-        found = pair.on_a_side(partial(_with_typo, pair, how), pair.label, how)
+
+        def rewrite(text: str, how: str = how) -> Optional[str]:
+            return pair.one_of([one for one in _typos(how, text) if one != text])
+
+        found = pair.on_a_side(rewrite, pair.label, how)
         if found is not None:
             return found
     return None
-
-
-def _with_typo(pair: Untouched, how: str, text: str) -> Optional[str]:
-    return pair.one_of([one for one in _typos(how, text) if one != text])
 
 
 def _typos(how: str, text: str) -> Iterator[str]:
@@ -458,14 +450,6 @@ KINDS: Dict[str, Tuple[int, Rule]] = {
 CHANGING = ("negation", "entity")  # the label becomes that of different texts
 
 
-class Perturbing(NamedTuple):
-    """Which ``kinds`` are generated, at most how many ``rows`` of each (0: all), and the ``seed``."""
-
-    kinds: Tuple[str, ...]
-    rows: int
-    seed: int
-
-
 class Perturbed(NamedTuple):
     """Changed pairs, kind after kind, each in the order of the file.
 
@@ -498,31 +482,37 @@ def parse_kinds(text: str) -> Tuple[str, ...]:
     return tuple(kind for kind in KINDS if kind in names or ALL in names)
 
 
-def perturb(pairs: Pairs, num_classes: int, asked: Perturbing) -> Perturbed:
-    """Return the changed pairs of ``pairs``, which have labels. Raises InputError if there is none."""
+def perturb(pairs: Pairs, num_classes: int, asked: Sequence[str], most: int, seed: int) -> Perturbed:
+    """Return the changed pairs of ``pairs``, which have labels: of each kind ``asked`` ``most``, 0: all.
+
+    Raises InputError if there is none.
+    """
     same, different = (1, 0) if num_classes == 2 else (None, None)
     facts = Facts(sorted({*pairs.left, *pairs.right}), same, different)
     found = [
-        (kind, row, *change) for kind in asked.kinds for row, change in _changes(pairs, facts, kind, asked)
+        (kind, row, *change)
+        for kind in asked
+        for row, change in _changes(pairs, facts, *KINDS[kind], most, seed)
     ]
     if not found:
-        raise InputError(f"{pairs.path}: no rule of {', '.join(asked.kinds)} applies to any row; name others")
+        raise InputError(f"{pairs.path}: no rule of {', '.join(asked)} applies to any row; name others")
     kinds, rows, left, right, labels, hows = map(list, zip(*found))
     return Perturbed(left, right, np.array(labels, np.int64), kinds, hows, np.array(rows, np.int64))
 
 
-def _changes(pairs: Pairs, facts: Facts, kind: str, asked: Perturbing) -> List[Tuple[int, Change]]:
+def _changes(
+    pairs: Pairs, facts: Facts, number: int, rule: Rule, most: int, seed: int
+) -> List[Tuple[int, Change]]:
     """Return the rows of a kind and what became of them; where there are more than enough, drawn ones."""
-    number, rule = KINDS[kind]
     order = list(range(len(pairs)))
-    if asked.rows:
-        order = np.random.default_rng([asked.seed, number]).permutation(len(pairs)).tolist()
+    if most:
+        order = np.random.default_rng([seed, number]).permutation(len(pairs)).tolist()
     found: List[Tuple[int, Change]] = []
     for row in order:
-        texts, rng = (pairs.left[row], pairs.right[row]), np.random.default_rng([asked.seed, number, row])
+        texts, rng = (pairs.left[row], pairs.right[row]), np.random.default_rng([seed, number, row])
         change = rule(Untouched(*texts, int(pairs.known_labels[row]), rng), facts)
         if change is not None and change[:2] != texts:
             found.append((row, change))
-            if len(found) == asked.rows:
+            if len(found) == most:
                 break
     return sorted(found, key=lambda entry: entry[0])

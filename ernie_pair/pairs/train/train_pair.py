@@ -31,7 +31,6 @@ from ernie_pair.models.temperature import (
 )
 from ernie_pair.pairs.config.pair_config import PairConfig, TrainConfig
 from ernie_pair.pairs.data.encoded_pairs import Batch, EncodedPairs
-from ernie_pair.pairs.targets.counted_rows import intervals
 from ernie_pair.pairs.targets.metrics import (
     LIKELIEST,
     LOWER_IS_BETTER,
@@ -44,6 +43,7 @@ from ernie_pair.pairs.targets.metrics import (
     choose_measure,
     describe_single_class,
     find_single_class,
+    intervals,
     measure_with,
 )
 from ernie_pair.pairs.train.datasets import PairData, open_pair_data, pair_sources, words_of_pairs

@@ -15,9 +15,9 @@ from ernie_pair.core.errors import CheckpointError
 from ernie_pair.core.files.json_file import read_json_object
 from ernie_pair.evaluation.calibration import calibration_error, confidences_and_hits, equal_mass_bins
 from ernie_pair.evaluation.predict_pair import read_log_probabilities
-from ernie_pair.experiments.comparison_report import compare
+from ernie_pair.experiments.compare_starts import compare
 from ernie_pair.models.labels import Labels
-from ernie_pair.pairs.data.baseline import metrics_of_thresholds, overlap_scores
+from ernie_pair.pairs.data.label_checks import metrics_of_thresholds, overlap_scores
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.data.pair_records import Columns
 from ernie_pair.pairs.data.pair_source import PairSource

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_corpus import TOKENS, write_vocab
 
-from data_tools.corpus import encoder as document_encoder
-from data_tools.corpus.encoder import CHINESE_END, LATIN_END, LINE_END, DocumentEncoder, EncodingRules
+from data_tools.corpus import shards
+from data_tools.corpus.shards import CHINESE_END, LATIN_END, LINE_END, DocumentEncoder, EncodingRules
 
 CHINESE = f"{LINE_END}|{CHINESE_END}"
 LEXICON = "北京。我\tentity\t2\n爱北\tcharacter\nok\nασ"
@@ -40,7 +40,7 @@ def encoders(tmp_path_factory):
 @given(texts=TEXTS)
 def test_a_batch_of_texts_is_encoded_like_each_text_alone(encoders, name, at_once, texts):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(document_encoder, "CHARACTERS_AT_ONCE", at_once)
+        patch.setattr(shards, "CHARACTERS_AT_ONCE", at_once)
         gather_results = encoders[name].encode(texts)
     alone = [encoders[name].encode([text]) for text in ["", *texts]]
     for field in ("ids", "lens", "sizes", "marks"):

@@ -18,7 +18,7 @@ from ernie_pair.evaluation.predict_pair import predict_pair
 from ernie_pair.experiments.compare_starts import CompareConfig, compare_starts
 from ernie_pair.mining.mine_pairs import MineConfig, mine_pairs
 from ernie_pair.pairs.audit.audit_pairs import AuditPairsConfig, audit_pairs
-from ernie_pair.pairs.audit.pairs_to_text import PairsToTextConfig, pairs_to_text
+from ernie_pair.pairs.audit.new_pairs import PairsToTextConfig, pairs_to_text
 from ernie_pair.pairs.config.ask_config import EvaluateConfig, PredictConfig
 
 

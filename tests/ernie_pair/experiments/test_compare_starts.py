@@ -21,11 +21,13 @@ from ernie_pair.commands import COMMANDS, function_of
 from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.experiments import compare_starts as compare_runs
-from ernie_pair.experiments.compare_starts import CompareConfig, compare_starts, domain_loss
-from ernie_pair.experiments.comparison_report import (
+from ernie_pair.experiments.compare_starts import (
     FILES,
+    CompareConfig,
     build_tables,
     compare,
+    compare_starts,
+    domain_loss,
     panels_of,
     warnings_of,
     write_comparison,
@@ -83,11 +85,11 @@ def run_in_process(monkeypatch):
     """Run the commands in this process; returns the list of them."""
     made = []
 
-    def call(words, log):
+    def call(words, name, log):
         made.append(words)
         run_here(words)
 
-    monkeypatch.setattr(compare_runs, "_call", call)
+    monkeypatch.setattr(compare_runs, "run_child", call)
     return made
 
 
@@ -235,7 +237,7 @@ def test_a_failed_run_ends_the_comparison_with_its_error(tmp_path):
     with pytest.raises(
         InputError, match=r"did you mean learning_rate.*\(train of run; see .*run.log\)"
     ) as error:
-        compare_runs._call(["train", "--lerning_rate=1"], tmp_path / "run.log")
+        compare_runs.run_child(["train", "--lerning_rate=1"], "train of run", tmp_path / "run.log")
     assert error.value.exit_code == 2
 
 
@@ -248,7 +250,8 @@ def ends(tmp_path, monkeypatch):
         program.write_text(f"#!/bin/sh\n{script}\n")
         program.chmod(0o755)
         monkeypatch.setattr("sys.executable", str(program))
-        return exit_code_of(lambda: compare_runs._call(["train"], tmp_path / "first-seed-7.log"))
+        log = tmp_path / "first-seed-7.log"
+        return exit_code_of(lambda: compare_runs.run_child(["train"], "train of first-seed-7", log))
 
     return run
 
@@ -278,7 +281,7 @@ def test_a_failed_run_determines_the_exit_code(ends, tmp_path, capfd, script, co
 
 
 def test_a_run_without_a_best_model_is_reported(tmp_path, config, monkeypatch):
-    monkeypatch.setattr(compare_runs, "_call", lambda words, log: None)
+    monkeypatch.setattr(compare_runs, "run_child", lambda words, name, log: None)
     with pytest.raises(CheckpointError, match="first-seed-7 holds no best model; remove it"):
         compare_starts(config)
 

@@ -17,8 +17,7 @@ from ernie_pair.core.errors import InputError
 from ernie_pair.core.progress import CountProgress
 from ernie_pair.retrieval import build_index as building
 from ernie_pair.retrieval.build_index import IndexConfig, make_index
-from ernie_pair.retrieval.index import IndexShape, VectorIndex, train_index, write_index
-from ernie_pair.retrieval.index_checks import Expected
+from ernie_pair.retrieval.index import Expected, IndexShape, VectorIndex, train_index, write_index
 from ernie_pair.retrieval.index_folder import FILES, open_index_folder
 from ernie_pair.retrieval.searcher import PairSearcher
 

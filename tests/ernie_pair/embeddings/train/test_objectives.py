@@ -28,13 +28,12 @@ from tiny_ship import write_trained
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.embeddings.embed_config import EvaluateEmbeddingConfig
 from ernie_pair.embeddings.open_embedder import open_embedder
-from ernie_pair.embeddings.train import distillation
+from ernie_pair.embeddings.train import objectives
 from ernie_pair.embeddings.train.contrastive import step_loss
-from ernie_pair.embeddings.train.cosent import GradedStep
-from ernie_pair.embeddings.train.distillation import TaughtStep
 from ernie_pair.embeddings.train.embedding_config import EmbeddingConfig
 from ernie_pair.embeddings.train.embedding_data import training_sets
 from ernie_pair.embeddings.train.embedding_trainer import EmbeddingTrainer
+from ernie_pair.embeddings.train.objectives import GradedStep, TaughtStep
 from ernie_pair.embeddings.train.train_embedding import EmbeddingTask, train_embedding
 from ernie_pair.evaluation.embeddings.evaluate_embedding import evaluate_embedding
 from ernie_pair.evaluation.inference_model import TrainedScorer
@@ -186,7 +185,7 @@ def test_a_killed_run_of_several_sets_resumes_bit_identical(folder, trained, mon
     config = embedding_config(folder, **several(folder), output_dir=str(folder / "cut"))
     with killed_after(8):
         train_embedding(config)
-    monkeypatch.setattr(distillation, "load_classifier", None)  # the scores are kept with the run
+    monkeypatch.setattr(objectives, "load_classifier", None)  # the scores are kept with the run
     train_embedding(config)
     assert weights_in(folder / "cut") == weights_in(trained)
 
@@ -260,18 +259,18 @@ def test_a_teacher_gives_its_log_odds(folder, tmp_path, kind):
     flags = {**flags_of(folder, "kl"), "teacher": str(teacher), "output_dir": str(tmp_path / "out")}
     config = embedding_config(folder, **flags)
     left, right = (list(side) for side in zip(*(row[:2] for row in toy_matches(9, seed=3))))
-    found = distillation.scores_of_teacher(config, left, right, ProcessGroup())
+    found = objectives.scores_of_teacher(config, left, right, ProcessGroup())
     scorer: PairScorer = TrainedScorer(str(teacher), "cpu")
     theirs = scorer.score(list(zip(left, right)))
     wanted = theirs if kind == RANKER else np.log(theirs / (1 - theirs))
     np.testing.assert_allclose(found, wanted, atol=2e-5)
     assert np.ptp(found) > 0.05
     (note,) = (tmp_path / "out" / "cache").glob("teacher-*.json")
-    assert json.loads(note.read_text())["key"]["teacher"] == distillation.sha256_of_teacher(config)
+    assert json.loads(note.read_text())["key"]["teacher"] == objectives.sha256_of_teacher(config)
 
 
 def test_a_dry_run_does_not_ask_the_teacher(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(distillation, "predict_logits", None)
+    monkeypatch.setattr(objectives, "predict_logits", None)
     flags = {**flags_of(folder, "margin_mse"), "output_dir": str(tmp_path / "out"), "dry_run": True}
     assert train_embedding(embedding_config(folder, **flags)).step == 0
     assert not (tmp_path / "out").exists()
@@ -288,11 +287,11 @@ def test_another_teacher_is_another_run(folder, tmp_path):
 def test_a_teacher_is_known_by_all_its_files(folder, tmp_path):
     teacher = shutil.copytree(folder / "teacher", tmp_path / "teacher")
     config = SimpleNamespace(teacher=str(teacher))
-    files = distillation.list_content(str(distillation.resolve_model_folder(teacher)))
-    hashes = {distillation.sha256_of_teacher(config)}
+    files = objectives.list_content(str(objectives.resolve_model_folder(teacher)))
+    hashes = {objectives.sha256_of_teacher(config)}
     for path in map(Path, files):
         path.write_bytes(path.read_bytes() + b" ")
-        hashes.add(distillation.sha256_of_teacher(config))
+        hashes.add(objectives.sha256_of_teacher(config))
     assert len(hashes) == 1 + len(files) > 2
 
 

@@ -5,7 +5,7 @@ import pytest
 from data_tools.trans_to_json import TransConfig, trans_to_json
 from ernie_pair.__main__ import _run
 from ernie_pair.core.cli.cli import exit_code_of
-from ernie_pair.pairs.audit.pairs_to_text import PairsToTextConfig, pairs_to_text
+from ernie_pair.pairs.audit.new_pairs import PairsToTextConfig, pairs_to_text
 
 ROWS = [
     ("怎么开户", "如何开户", "1"),

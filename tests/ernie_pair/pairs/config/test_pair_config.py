@@ -6,7 +6,6 @@ from ernie_pair import PairConfig
 from ernie_pair.core.cli.cli import parse_config
 from ernie_pair.core.errors import InputError
 from ernie_pair.experiments import compare_starts
-from ernie_pair.experiments.compare_models import models_in
 from ernie_pair.pairs.config.ask_config import parse_named_models
 from ernie_pair.pairs.config.pair_config import TrainConfig
 
@@ -41,7 +40,7 @@ EXAMPLE = 'write it as in --models "a=x b=y"'
 )
 def test_a_path_with_spaces_can_be_quoted_or_escaped(text, monkeypatch):
     expected = {"a": "my models/one", "b": "two"}
-    assert parse_named_models("models", text, EXAMPLE) == expected == models_in(text)
+    assert parse_named_models("models", text, EXAMPLE) == expected
     monkeypatch.setattr(compare_starts, "open_model", lambda path, **more: None)
     files = {"train_file": "t.tsv", "dev_file": "d.tsv"}
     train = TrainConfig(model_name_or_path="m", output_dir="out", **files)

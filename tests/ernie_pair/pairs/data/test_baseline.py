@@ -7,8 +7,8 @@ import pytest
 
 from ernie_pair.evaluation import evaluate_pair
 from ernie_pair.models.labels import RANKING, REGRESSION, Labels
-from ernie_pair.pairs.data import baseline
-from ernie_pair.pairs.data.baseline import (
+from ernie_pair.pairs.data import label_checks
+from ernie_pair.pairs.data.label_checks import (
     ABOVE_ALL,
     best_thresholds,
     describe_baseline,
@@ -87,7 +87,7 @@ def test_the_thresholds_of_training_rows_are_taken_elsewhere():
 
 
 def test_of_many_rows_some_from_all_over_choose(monkeypatch):
-    monkeypatch.setattr(baseline, "MAX_ROWS", 10)
+    monkeypatch.setattr(label_checks, "MAX_ROWS", 10)
     rows = [("一二", "一二" if row % 2 else "三", row % 2) for row in range(75)]
     for given in (rows, sorted(rows, key=lambda row: row[2])):
         assert best_thresholds(pairs_of(given), Labels.numbered(2)) == {"accuracy": 1.0, "f1": 1.0}

@@ -18,9 +18,8 @@ from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.models.source import open_model
 from ernie_pair.models.temperature import Calibration, write_calibration
 from ernie_pair.pairs.config.distill_config import DistillConfig
-from ernie_pair.pairs.distill import models as teaching
-from ernie_pair.pairs.distill.distill import distill_pair
-from ernie_pair.pairs.distill.models import Teacher, open_student
+from ernie_pair.pairs.distill import distill as teaching
+from ernie_pair.pairs.distill.distill import Teacher, distill_pair, open_student
 from ernie_pair.weights.weight_files import from_safetensors
 
 LAST = "checkpoints/step_00000012"

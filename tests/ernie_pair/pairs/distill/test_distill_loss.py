@@ -8,7 +8,7 @@ from scipy.special import log_softmax
 
 from ernie_pair.inference.token_rows import Batch
 from ernie_pair.pairs.config.distill_config import DistillConfig
-from ernie_pair.pairs.distill.models import DistillLoss, map_layers, soft_losses
+from ernie_pair.pairs.distill.distill import DistillLoss, map_layers, soft_losses
 
 IDS = np.array([[1, 5, 2, 7, 2], [1, 6, 2, 8, 2], [1, 4, 2, 3, 2], [1, 9, 2, 3, 2]])
 TYPES = np.array([[0, 0, 0, 1, 1]] * 4)

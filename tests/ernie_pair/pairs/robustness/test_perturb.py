@@ -11,7 +11,6 @@ from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.robustness.perturb import (
     KINDS,
     UNKNOWN,
-    Perturbing,
     Untouched,
     draw_weighted,
     fillings,
@@ -39,7 +38,7 @@ def pairs_of(rows=QUESTIONS):
 
 def made(kind, rows=QUESTIONS, classes=2, seed=1234, most=0):
     """[(row, left, right, label, how)] of one kind."""
-    found = perturb(pairs_of(rows), classes, Perturbing((kind,), most, seed))
+    found = perturb(pairs_of(rows), classes, (kind,), most, seed)
     return list(zip(found.origins.tolist(), found.left, found.right, found.labels.tolist(), found.hows))
 
 
@@ -180,7 +179,7 @@ def test_no_two_draws_have_one_seed(monkeypatch):
     keys, default_rng = [], np.random.default_rng
     monkeypatch.setattr(np.random, "default_rng", lambda key: (keys.append(tuple(key)), default_rng(key))[1])
     kinds = tuple(kind for kind in KINDS if kind != "homophone")
-    found = perturb(pairs_of(), 2, Perturbing(kinds, 3, seed=7))
+    found = perturb(pairs_of(), 2, kinds, 3, 7)
     assert len(keys) == len(set(keys)) > 15 and {key[0] for key in keys} == {7}
     for kind in kinds:  # the rows that were drawn are in the order of the file
         assert (np.diff(found.origins[np.array(found.kinds) == kind]) > 0).all()
@@ -206,7 +205,7 @@ def test_another_seed_gives_other_perturbations():
 
 def test_the_origin_names_rule_and_line():
     pairs = pairs_of()
-    found = perturb(pairs, 2, Perturbing(("order", "typo"), 0, 1))
+    found = perturb(pairs, 2, ("order", "typo"), 0, 1)
     assert found.origin(0, pairs) == "order exchanged line 2"
     row = found.kinds.index("typo")
     assert re.fullmatch(r"typo (swapped|left out|doubled|look-alike) line \d+", found.origin(row, pairs))
