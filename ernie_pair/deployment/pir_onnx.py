@@ -283,6 +283,13 @@ def _reduced(kind: str, graph: _Graph, op: _Operator) -> str:
     return graph.add(kind, graph.first(op), keepdims=int(op["keepdim"]), **over)
 
 
+def _any(graph: _Graph, op: _Operator) -> str:
+    """Return the name of the maximum, which ONNX has of numbers alone."""
+    number = graph.cast(graph.first(op), np.int32)
+    largest = graph.add("ReduceMax", number, axes=list(op["axis"]), keepdims=int(op["keepdim"]))
+    return graph.cast(largest, np.bool_)
+
+
 def _p_norm(graph: _Graph, op: _Operator) -> str:
     if op["porder"] != 2 or op["asvector"]:
         raise op.refuse("of another order than 2")
@@ -361,10 +368,10 @@ def _conv2d(graph: _Graph, op: _Operator) -> str:
 
 
 TRANSLATIONS: Dict[str, Callable[[_Graph, _Operator], str]] = {
-    "concat": _concat, "conv2d": _conv2d, "cumsum": _cumsum, "dropout": _dropout, "embedding": _embedding,
-    "expand": _expand, "flatten": _flatten, "floor_divide": _floor_divide, "gather": _gather, "gelu": _gelu,
-    "layer_norm": _layer_norm, "matmul": _matmul, "p_norm": _p_norm, "pad": _pad, "scale": _scale,
-    "slice": _slice, "strided_slice": _slice, "sum": _sum,
+    "any": _any, "concat": _concat, "conv2d": _conv2d, "cumsum": _cumsum, "dropout": _dropout,
+    "embedding": _embedding, "expand": _expand, "flatten": _flatten, "floor_divide": _floor_divide,
+    "gather": _gather, "gelu": _gelu, "layer_norm": _layer_norm, "matmul": _matmul, "p_norm": _p_norm,
+    "pad": _pad, "scale": _scale, "slice": _slice, "strided_slice": _slice, "sum": _sum,
 }  # fmt: skip
 TRANSLATIONS.update({name: partial(_reduced, f"Reduce{name.title()}") for name in ("max", "mean", "min")})
 TRANSLATIONS.update({name: partial(_with_axes, name.title()) for name in ("squeeze", "unsqueeze")})

@@ -30,8 +30,9 @@ from ernie_pair.core.files.results import Results, settings_of
 from ernie_pair.core.installation import TRAINING
 from ernie_pair.core.progress import say
 from ernie_pair.models.embedding_json import read_embedding
-from ernie_pair.models.families import FAMILIES
+from ernie_pair.models.families import FAMILIES, OF_MATCH
 from ernie_pair.models.hugging_face import OWN_FILES, WRITTEN, split_heads, write_hf_folder, write_own_folder
+from ernie_pair.models.match_embeddings import drop_match
 from ernie_pair.models.model_folder import resolve_model_folder
 from ernie_pair.models.sentence_transformers import (
     DENSE,
@@ -170,6 +171,10 @@ class ToHuggingFaceConfig(InterchangeConfig):
 
     EXAMPLE = "--model_path output/best --output_dir for_transformers"
 
+    drop_match_embeddings: bool = model_option(
+        False, help="leave out what no class of transformers has, although the answers are others without it"
+    )
+
 
 @dataclass(frozen=True)
 class FromHuggingFaceConfig(InterchangeConfig):
@@ -187,6 +192,13 @@ def convert_to_hugging_face(config: ToHuggingFaceConfig) -> None:
     source = open_model(config.model_path, flag="model_path")
     if source.is_hugging_face:
         raise InputError(f"--model_path {config.model_path} is a folder of transformers already; copy it")
+    if source.spec.has_match and not config.drop_match_embeddings:
+        raise InputError(
+            f"{source.name} has match embeddings, and no class of transformers has them; pass "
+            "--drop_match_embeddings true to leave them out, which changes its answers"
+        )
+    if config.drop_match_embeddings and not source.spec.has_match:
+        raise InputError(f"--drop_match_embeddings true: {source.name} has none; leave it out")
     settings = read_embedding(source.vocab_file.parent)
 
     if (source.vocab_file.parent / CALIBRATION).is_file():
@@ -201,7 +213,10 @@ def convert_to_hugging_face(config: ToHuggingFaceConfig) -> None:
         tokenizer = hf_tokenizer_files(source.vocab_file, spec, spec.trained_length)
         dense = {name: arrays[name] for name in arrays if name.startswith(DENSE)}
         others = {name: array for name, array in arrays.items() if name not in dense}
-        write_hf_folder(draft, spec.family, spec.config, tokenizer, others, where)
+        stated = spec.config
+        if config.drop_match_embeddings:
+            stated, others = drop_match(spec, others, where)
+        write_hf_folder(draft, spec.family, stated, tokenizer, others, where)
         if settings is not None:
             write_sentence_files(draft, settings, spec.hidden_size, as_float32(dense, where))
         return len(arrays)
@@ -366,6 +381,7 @@ def _describe_kind(source: ModelSource) -> Dict[str, object]:
         "vocabulary": sha256_of_file(source.vocab_file),
         "labels": spec.labels.to_config(),
         "pooling": spec.pooling,
+        OF_MATCH[0]: spec.has_match,
         "lower case": spec.lower_case,
         EMBEDDING: settings.read_text(encoding="utf-8") if settings.is_file() else "none",
     }

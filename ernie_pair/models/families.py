@@ -17,6 +17,7 @@ from ernie_pair.core.files.json_file import shown
 
 # The key of the epsilon of all layer norms, where it is not the one that PaddleNLP's class computes with.
 EPSILON = "computed_layer_norm_eps"
+OF_MATCH = ("match_embeddings", "unmatched_ids")  # keys of `match_embeddings`
 SPECIFIC = 1e-12  # transformers' own default of all these families
 NUMBER = "#"  # in the place of a layer's number
 _QKV = ("query", "key", "value")

@@ -76,6 +76,7 @@ WEIGHT_FILES = (
 )  # fmt: skip
 EXPORTED_FILES = ("export.json", "model.onnx")  # every exported model has one of them
 ADAPTER = "adapter_config.json"
+CONVERSION = "conversion.json"  # of a folder that was converted from a pretraining with this package
 MAX_NOTE_BYTES = 1 << 16
 # The recipe's spelling of the name that PaddleNLP knows.
 ALIASES = {"ERNIE 1.0": "ernie-1.0"}

@@ -6,8 +6,21 @@ Every other module asks a ModelSpec; none reads the dictionary of a config.json.
 import hashlib
 import json
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Collection, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from typing import (
+    Any,
+    Callable,
+    Collection,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.json_file import (
@@ -21,6 +34,7 @@ from ernie_pair.core.files.json_file import (
 from ernie_pair.models.families import (
     EPSILON,
     FAMILIES,
+    OF_MATCH,
     find_family,
     get_family,
     unsupported_type,
@@ -159,6 +173,8 @@ def check_config(config: Mapping[str, Any], where: str) -> None:
         raise InputError(f"{where}: it holds half of a character (a lone surrogate); correct it")
     for key, takes in _find_problems(config):
         raise InputError(f"{where}: {key} is {shown(config[key])}, and takes {takes}; correct it")
+    if config.get(OF_MATCH[0]) and config.get(OF_MATCH[1]) is None:
+        raise InputError(f"{where}: {OF_MATCH[0]} is true, and {OF_MATCH[1]} is missing; correct it")
     width, heads = config.get("hidden_size"), config.get("num_attention_heads")
     if width and heads and width % heads:
         raise InputError(
@@ -192,6 +208,8 @@ def _find_problems(config: Mapping[str, Any]) -> Iterator[Tuple[str, str]]:
         (SMALL_NUMBERS, lambda value: is_number(value, 0, 1), "a number from 0 to 1"),
         (TEXTS, lambda value: isinstance(value, str), "a text"),
         (["architectures"], is_texts, "a list of texts"),
+        (OF_MATCH[:1], lambda value: isinstance(value, bool), "true or false"),
+        (OF_MATCH[1:], partial(_are_ids, config), "a list of one or more token ids"),
         (["label_range"], is_range, "the lowest and the highest label, like [0, 5]"),
         (["score_activation"], ("sigmoid", "identity").__contains__, "sigmoid or identity"),
         (
@@ -208,6 +226,11 @@ def _find_problems(config: Mapping[str, Any]) -> Iterator[Tuple[str, str]]:
     ]
     for keys, is_sound, words in takes:
         yield from ((key, words) for key in keys if config.get(key) is not None and not is_sound(config[key]))
+
+
+def _are_ids(config: Mapping[str, Any], value: object) -> bool:
+    most = config["vocab_size"] - 1
+    return isinstance(value, list) and bool(value) and all(is_whole_number(one, 0, most) for one in value)
 
 
 def is_range(value: Any) -> bool:
@@ -360,6 +383,16 @@ class ModelSpec:
         """Return {key of config.json: value or None}, of what a checkpoint of pretraining depends on."""
         shape = {key: self.config.get(key) for key in SHAPE_KEYS}
         return shape if self.own_epsilon is None else {**shape, EPSILON: self.own_epsilon}
+
+    @property
+    def has_match(self) -> bool:
+        """Return whether it is told which tokens stand in the other text too, see `match_embeddings`."""
+        return bool(self.config.get(OF_MATCH[0]))
+
+    @property
+    def unmatched_ids(self) -> Sequence[int]:
+        """Return the ids of special tokens, which match nothing."""
+        return self.config[OF_MATCH[1]]
 
     @property
     def sha256(self) -> str:

@@ -38,6 +38,7 @@ from ernie_pair.core.cli.options import import_named
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.models.families import FAMILIES
 from ernie_pair.models.labels import CLASSIFICATION, RANKING, SIGMOID
+from ernie_pair.models.match_embeddings import TABLE, fit_rows
 from ernie_pair.models.networks.encoders import (
     EncoderModel,
     build_seeded,
@@ -60,6 +61,7 @@ Base = TypeVar("Base")
 # Without a class in config.json PaddleNLP takes one by the name of the folder, and answers otherwise.
 MEAN_CLASS = "MeanPooledPairClassifier"
 EPSILON_CLASS, SIGMOID_CLASS = "OwnEpsilonPairClassifier", "SigmoidPairClassifier"
+MATCH_CLASS = "MatchPairClassifier"
 HEADS = ("classifier.", "pre_classifier.")
 
 
@@ -156,6 +158,10 @@ class PairClassifier(EncoderModel):
         rate, usual = self.spec.classifier_dropout, self.encoder.config.hidden_dropout_prob
         self.dropout = nn.Dropout(usual if rate is None else rate)
         self._add_head()
+        if self.spec.has_match:  # random weights begin without a difference too
+            table = self.encoder.embeddings.token_type_embeddings.weight
+            rows = table.numpy()[: self.spec.token_types]
+            table.set_value(fit_rows(rows, self.spec.token_types, True, self.family))
         self.reads_all_tokens = False  # somebody reads the last hidden states, by a hook
         labels, bias = self.spec.labels, dict(self.named_parameters()).get(self._output_bias())
         if self.num_classes == 1 and labels.label_range and not labels.activation and bias is not None:
@@ -222,7 +228,7 @@ class PairClassifier(EncoderModel):
         last = layers[-1] if self.reads_first_token else None
         unpadded = layers if self.reads_no_padding else None
         states_BSD, pooled_BD = hidden_states(
-            self.family, self.encoder, input_ids, token_type_ids, self.pad_id, last, unpadded
+            self.spec, self.encoder, input_ids, token_type_ids, last, unpadded
         )
         if self.head == "own":
             logits_BC = self.classifier(states_BSD)
@@ -286,6 +292,8 @@ def _classifier_spec(spec: ModelSpec, dropout: Optional[float], pooling: str, mo
         architecture = EPSILON_CLASS
     if spec.labels.activation == SIGMOID:
         architecture = SIGMOID_CLASS
+    if spec.has_match:
+        architecture = MATCH_CLASS
     if pooling == "mean":
         architecture, more["pooling"] = MEAN_CLASS, pooling
     own_class = path_of_class(model_class, PairClassifier)
@@ -305,7 +313,7 @@ def load_initial_weights(model: PairClassifier, source: ModelSource, is_other_ta
     """
     if source.weights is None:
         return "start from random weights (--from_scratch true)"
-    found = with_prefix(source.read_weights(), model)
+    found = read_weights_for(model, source)
     if is_other_task:  # its head has another number of outputs, or means something else by them
         found = {name: array for name, array in found.items() if not name.startswith(HEADS)}
     theirs, ours = (source.spec.pooling, source.spec.model_class), (model.pooling, model.spec.model_class)
@@ -367,6 +375,15 @@ def check_has_classifier(found: Arrays, where: str) -> None:
         raise CheckpointError(
             f"{where} holds no classifier, only an encoder; train one with ernie-pair train"
         )
+
+
+def read_weights_for(model: EncoderModel, source: ModelSource) -> Arrays:
+    """Return the weights of ``source`` under the names of ``model``, with its rows of token types."""
+    found, name = with_prefix(source.read_weights(), model), f"{model.attribute}.{TABLE}"
+    if name in found and source.spec.has_match != model.spec.has_match:
+        num_types, where = source.spec.token_types, str(source.weights)
+        found = {**found, name: fit_rows(found[name], num_types, model.spec.has_match, where)}
+    return found
 
 
 def with_prefix(found: Arrays, model: EncoderModel) -> Arrays:

@@ -22,8 +22,8 @@ from ernie_pair.inference.embedder import EmbeddingModel
 from ernie_pair.inference.token_rows import open_tokenizer
 from ernie_pair.kernels.choice import KernelChoice, KernelFlags
 from ernie_pair.models.embedding_json import EMBEDDING, EmbeddingSettings, Step
-from ernie_pair.models.families import FAMILIES
-from ernie_pair.models.networks.classifier import HEADS, set_matching, unused_parts, with_prefix
+from ernie_pair.models.families import FAMILIES, OF_MATCH
+from ernie_pair.models.networks.classifier import HEADS, read_weights_for, set_matching, unused_parts
 from ernie_pair.models.networks.encoders import (
     THEIRS,
     EncoderModel,
@@ -52,7 +52,7 @@ ACTIVATIONS = {
 }  # fmt: skip
 EPSILON_CLASS = "OwnEpsilonTextEncoder"  # which PaddleNLP has not, and would compute with another epsilon
 logger = logging.getLogger(__name__)
-OF_CLASSIFIERS = ("num_labels", "num_classes", "pooling", "model_class", "id2label", "label2id")
+OF_CLASSIFIERS = ("num_labels", "num_classes", "pooling", "model_class", "id2label", "label2id", *OF_MATCH)
 
 
 def pooled(names: str, states_BSD, is_text_BS1):
@@ -158,9 +158,7 @@ class TextEncoder(EncoderModel):
         """Return vectors [B, D] of any length, of ids and token types int64 [B, S]; padding has no part."""
         layers = self.layers()
         alone = layers[-1] if self.pooling == "cls" and can_run_first_token(layers[-1]) else None
-        states_BSD, _ = hidden_states(
-            self.family, self.encoder, input_ids, token_type_ids, self.pad_id, alone, layers
-        )
+        states_BSD, _ = hidden_states(self.spec, self.encoder, input_ids, token_type_ids, alone, layers)
         is_text_BS1 = is_token_in(input_ids, self.pad_id).astype(states_BSD.dtype).unsqueeze(-1)
         return self.dense(pooled(self.pooling, states_BSD, is_text_BS1))
 
@@ -205,7 +203,7 @@ def load_text_weights(model: TextEncoder, source: ModelSource) -> str:
     """
     if source.weights is None:
         return "start from random weights (--from_scratch true)"
-    found = with_prefix(source.read_weights(), model)
+    found = read_weights_for(model, source)
     if source.is_hugging_face and len(model.dense):
         found.update(source.read_dense())
     unused = (*model.family_spec.pretraining_heads, *HEADS, *unused_parts(model, source))

@@ -116,6 +116,13 @@ class PairConfig(RowFlags, TrainingFlags):
         resume="fixed",
         affects="new weights",
     )
+    match_embeddings: Union[bool, Literal["auto"]] = model_option(
+        "auto",
+        help="tell the encoder which tokens stand in the other text too, and in how long a run; auto: as in "
+        "a trained classifier, otherwise true where the model has token types",
+        resume="fixed",
+        affects="new weights",
+    )
     target: Literal["auto", "classification", "regression", "ranking"] = model_option(
         "auto",
         help="regression: the label is a score; ranking: labels from 0 to 3 grade the candidates of a query; "

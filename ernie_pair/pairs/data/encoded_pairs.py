@@ -100,6 +100,8 @@ class UserCollator:
             raise _refused(
                 "other input_ids and no token_type_ids that fit", "both, the segments being 0 or 1"
             )
+        if spec.has_match and not types.any():
+            raise _refused("token_type_ids of one text", "1 for the second text: match embeddings need both")
         return own._replace(input_ids=ids, token_type_ids=types)
 
 

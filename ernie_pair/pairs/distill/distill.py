@@ -29,6 +29,7 @@ from ernie_pair.core.progress import CountProgress
 from ernie_pair.inference.token_rows import Batch, EncodedPairs, exchange_texts, open_tokenizer
 from ernie_pair.models.commands import width_settings
 from ernie_pair.models.labels import CLASSIFICATION, UNLABELLED, Labels, check_has_classes
+from ernie_pair.models.match_embeddings import TABLE, fit_rows, with_match
 from ernie_pair.models.networks.classifier import (
     PairClassifier,
     build_classifier,
@@ -277,7 +278,8 @@ def open_student(config: StudentConfig, teacher: Teacher) -> InitialModel:
     are random. Raises InputError when the sizes do not fit, or the two read texts otherwise.
     """
     base = _base_of(config, teacher)
-    spec = student_spec(config, base.spec, is_pretrained=bool(config.model_name_or_path))
+    made_of = with_match(base, config.match_embeddings).spec
+    spec = student_spec(config, made_of, is_pretrained=bool(config.model_name_or_path))
     theirs = "cls" if config.model_name_or_path else teacher.model.pooling
     pooling = "mean" if "mean" in (config.pooling, theirs) else "cls"
     source = ModelSource(base.name, spec, base.vocab_file, None)
@@ -345,7 +347,10 @@ def _begin(config: StudentConfig, model: PairClassifier, base: ModelSource, teac
             if name.startswith(prefix) and len(model.layers()) == len(taken):
                 number, _, rest = name[len(prefix) :].partition(".")
                 name = f"{prefix}{taken[int(number)]}.{rest}"
-            model.set({parameter.name: theirs[name].numpy()})
+            array = theirs[name].numpy()
+            if name == f"{model.attribute}.{TABLE}":
+                array = fit_rows(array, base.spec.token_types, model.spec.has_match, base.name)
+            model.set({parameter.name: array})
     shown = ", ".join(str(number + 1) for number in taken)
     layers = f"{'layer' if len(taken) == 1 else 'layers'} {shown} of {giver.spec.num_layers}"
     return f"start from {layers}, embeddings, pooler and classifier of {what}"

@@ -19,6 +19,7 @@ from ernie_pair.core.cli.options import check_unset, defaults_of
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.json_file import read_json_object
 from ernie_pair.models.labels import RANKING, Labels, parse_label_map
+from ernie_pair.models.match_embeddings import with_match
 from ernie_pair.models.networks.classifier import (
     PairClassifier,
     build_classifier,
@@ -81,7 +82,11 @@ def open_initial_model(
     if config.label_map or labels != before.labels:
         source = replace(source, spec=before.with_labels(labels))
     own = trusted_class(source, config.model_class, PairClassifier, is_trained=False)
-    model = build_classifier(source, config.seed, config.dropout, config.pooling, own)
+    asked = config.match_embeddings
+    if asked == "auto" and config.save_format != "paddle":  # no class of transformers has them
+        asked = source.spec.has_match
+    made = with_match(source, asked)
+    model = build_classifier(made, config.seed, config.dropout, config.pooling, own)
     num_frozen_layers(config, len(model.layers()))  # refused before any data are read
     choose_path(model, config, config.device)  # the same
     # The one output of a published reranker orders candidates already.
@@ -89,7 +94,7 @@ def open_initial_model(
         labels.target == RANKING and before.labels.activation
     )
     beginning = load_initial_weights(model, source, is_other_task)
-    return InitialModel(model, source, beginning, label_map=label_map)
+    return InitialModel(model, made, beginning, label_map=label_map)
 
 
 Config = TypeVar("Config", bound=PairConfig)
@@ -127,7 +132,8 @@ def config_of_model(config: PairConfig, model: PairClassifier) -> PairConfig:
     dropout = config.dropout if model.spec.hidden_dropout is None else model.spec.hidden_dropout
     pooling: Literal["cls", "mean"] = "mean" if model.pooling == "mean" else "cls"
     own = model.spec.model_class
-    return replace(config, model_type=model.family, pooling=pooling, dropout=dropout, model_class=own)
+    kept = {"pooling": pooling, "model_class": own, "match_embeddings": model.spec.has_match}
+    return replace(config, model_type=model.family, dropout=dropout, **kept)
 
 
 GivenModel = Union[str, Path, PairClassifier, nn.Layer]

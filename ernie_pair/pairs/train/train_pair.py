@@ -158,6 +158,11 @@ class PairTask(Task):
 
     def describe(self) -> None:
         """Log where the models of this run load, when that is not everywhere."""
+        if self.model.spec.has_match:
+            logger.info(
+                "match embeddings: the encoder is told which tokens stand in the other text too; PaddleNLP "
+                "alone cannot load such a model, and can with --match_embeddings false"
+            )
         if self.model.pooling == "mean":
             logger.info(
                 "--pooling mean: the models of this run load in ernie-pair alone, and not in PaddleNLP's "
@@ -376,6 +381,7 @@ class PairTask(Task):
                 **self.initial.facts,
                 **_meaning_of(spec.labels),
                 "tokens per pair": str(config.max_seq_len),
+                "match embeddings": "yes" if spec.has_match else "no",
                 "computed by": kernels,
                 "chosen": f"step {step}, the best {config.best_metric} so far",
             },

@@ -23,7 +23,7 @@ from ernie_pair.core.installation import TRAINING
 from ernie_pair.models.families import FAMILIES
 from ernie_pair.models.model_card import DataFile, ModelCard, write_card
 from ernie_pair.models.model_folder import RECIPE_NOTE
-from ernie_pair.models.source import ModelSource, choose_class, open_model, write_model_folder
+from ernie_pair.models.source import CONVERSION, ModelSource, choose_class, open_model, write_model_folder
 from ernie_pair.models.spec import CONFIG, VOCAB, ModelSpec, find_config, read_spec
 from ernie_pair.pretraining.graph.vocab_padding import cut_vocabulary
 from ernie_pair.runtime.device import quiet_libraries
@@ -159,7 +159,7 @@ def largest_differences(one: dict[str, Arrays], other: dict[str, Arrays]) -> dic
     return found
 
 
-CONVERSION, CONVERSION_FORMAT = "conversion.json", 1
+CONVERSION_FORMAT = 1
 MAX_DIFFERENCE = 1e-5  # in float32
 
 
