@@ -32,7 +32,7 @@ PAIRS = [
     ("你我他", "他我你"),
     ("左右左右", "右左右"),
     ("上", "下"),
-    *random_texts(12),
+    *random_texts(12, longest=15),
 ]
 
 
