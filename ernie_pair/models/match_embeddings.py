@@ -67,7 +67,8 @@ def with_match(source: ModelSource, asked: Union[bool, str]) -> ModelSource:
             f"--match_embeddings true: {source.name} has no token types, which they are rows of; leave it out"
         )
     is_trained = "Classif" in architecture_in(spec.config) or bool(spec.model_class)
-    wanted = (spec.has_match if is_trained else can_have and _is_own(source)) if asked == "auto" else asked
+    usual = spec.has_match or not is_trained and can_have and _is_own(source)
+    wanted = usual if asked == "auto" else asked
     if wanted == spec.has_match:
         return source
     if not wanted:
