@@ -285,9 +285,9 @@ def _reduced(kind: str, graph: _Graph, op: _Operator) -> str:
 
 def _any(graph: _Graph, op: _Operator) -> str:
     """Return the name of the maximum, which ONNX has of numbers alone."""
-    number = graph.cast(graph.first(op), np.int32)
-    largest = graph.add("ReduceMax", number, axes=list(op["axis"]), keepdims=int(op["keepdim"]))
-    return graph.cast(largest, np.bool_)
+    number, axes = graph.cast(graph.first(op), np.int32), list(op["axis"])
+    over = {"axes": axes} if axes else {}
+    return graph.cast(graph.add("ReduceMax", number, keepdims=int(op["keepdim"]), **over), np.bool_)
 
 
 def _p_norm(graph: _Graph, op: _Operator) -> str:

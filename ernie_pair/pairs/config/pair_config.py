@@ -118,8 +118,8 @@ class PairConfig(RowFlags, TrainingFlags):
     )
     match_embeddings: Union[bool, Literal["auto"]] = model_option(
         "auto",
-        help="tell the encoder which tokens stand in the other text too, and in how long a run; auto: true for "
-        "random weights and your own pretraining, otherwise as in the model",
+        help="tell the encoder which tokens stand in the other text too, and in how long a run; auto: true "
+        "for random weights and your own pretraining, otherwise as in the model",
         resume="fixed",
         affects="new weights",
     )

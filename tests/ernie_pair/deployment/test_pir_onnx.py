@@ -50,6 +50,8 @@ CASES = {
     "sums": lambda a, b: numbers(a).sum() + numbers((b > 0).sum(axis=1, keepdim=True) + a.sum(axis=1)),
     "means": lambda a, b: numbers(a).mean(axis=1, keepdim=True) + numbers(b).mean(),
     "ends": lambda a, b: numbers(a.max(axis=1)) + numbers(a).min(axis=1, keepdim=True) + numbers(b.max()),
+    "any": lambda ids, types: (ids > 4).any(axis=1, keepdim=True).astype("int64")
+    + (types > 0).any().astype("int64"),
     "running sums": lambda a, b: numbers(paddle.cumsum(a, axis=1)) + paddle.cumsum(numbers(a), axis=0),
     "norms": lambda a, b: F.normalize(numbers(a), axis=1),
     "softmax": lambda a, b: F.softmax(numbers(a), axis=0),

@@ -244,7 +244,7 @@ def test_an_interrupt_saves_the_run_and_restores_the_handlers(tmp_path, make, wh
 
 def test_a_model_in_memory_is_trained_in_place(tmp_path, whole):
     classifier, vocab_file = load_classifier(str(whole.result.best_model))
-    config = PairConfig(str(tmp_path / "more"), **{**SETTINGS, "max_steps": 30})
+    config = PairConfig(str(tmp_path / "more"), best_metric="loss", **{**SETTINGS, "max_steps": 30})
     before = classifier.classifier.weight.numpy().copy()
     trainer = PairTrainer(classifier, config, TRAIN, DEV, vocab_file=vocab_file)
     trainer.train()
@@ -304,6 +304,34 @@ KINDS = {
     "DataFrame without names": DataFrame,
 }
 STREAMED = [kind for kind in KINDS if "iterator" not in kind and "generator" not in kind and kind != "map"]
+
+
+@pytest.fixture(scope="module")
+def by_list(tmp_path_factory, model):
+    """What a list of tuples gives: the events of a run, the metrics of DEV, its predictions."""
+    folder = tmp_path_factory.mktemp("by_list")
+    config = PairConfig(str(folder / "out"), **{**SETTINGS, "max_steps": 3})
+    trainer = PairTrainer(model, config, TRAIN, DEV)
+    trainer.train()
+    metrics = without_times(trainer.evaluate(DEV))
+    return events(folder / "out"), metrics, trainer.predict(DEV)
+
+
+@pytest.mark.parametrize("kind", ["generator", "Dataset"])
+def test_every_kind_of_dataset_gives_the_same_results(tmp_path, make, by_list, kind):
+    its_events, metrics, expected = by_list
+    kind = KINDS[kind]
+    trainer = make(kind(TRAIN), kind(DEV), max_steps=3)
+    trainer.train()
+    assert events(tmp_path / "out") == its_events
+    assert trainer.train().step == 3 and without_times(trainer.evaluate()) == metrics  # read again
+    assert without_times(trainer.evaluate(kind(DEV))) == metrics
+    found = trainer.predict(kind(DEV))
+    assert without_times(found.metrics) == without_times(expected.metrics) == metrics
+    for ours, theirs in zip((*found[:2], found.classes), (*expected[:2], expected.classes)):
+        assert ours.tobytes() == theirs.tobytes() and ours.dtype == theirs.dtype
+    texts = [row[:2] for row in DEV]
+    assert trainer.predict(kind([(*row, None) for row in texts])).label_ids is None
 
 
 def test_equal_pairs_have_equal_hashes():
