@@ -132,8 +132,8 @@ def config_of_model(config: PairConfig, model: PairClassifier) -> PairConfig:
     dropout = config.dropout if model.spec.hidden_dropout is None else model.spec.hidden_dropout
     pooling: Literal["cls", "mean"] = "mean" if model.pooling == "mean" else "cls"
     own = model.spec.model_class
-    kept = {"pooling": pooling, "model_class": own, "match_embeddings": model.spec.has_match}
-    return replace(config, model_type=model.family, dropout=dropout, **kept)
+    config = replace(config, match_embeddings=model.spec.has_match)
+    return replace(config, model_type=model.family, pooling=pooling, dropout=dropout, model_class=own)
 
 
 GivenModel = Union[str, Path, PairClassifier, nn.Layer]
