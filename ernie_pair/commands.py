@@ -292,6 +292,7 @@ def python_function(name: str) -> Callable[..., Any]:
         return Path(getattr(config, row.returns)) if row.returns else found
 
     run.__name__ = run.__qualname__ = name
+    run.__module__ = __package__  # where it is found again, by pickle for example
     path = f"\n\nReturns the path of ``{first.returns}``." if first.returns else ""
     run.__doc__ = cleandoc(function_of(first).__doc__ or "") + path
     return takes_options(*rows, choose=choose if len(rows) > 1 else None)(run)

@@ -7,6 +7,7 @@ done has nothing to do, what was cut short goes on, and what was made of other i
 import json
 import shlex
 import sys
+import time
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +20,7 @@ from ernie_pair.checkpoint.run_folder import find_best
 from ernie_pair.checks.pipeline_inputs import (
     MAX_POSITIONS,
     PREPARE,
+    RECORD,
     REPORT,
     TRAIN,
     InputSummary,
@@ -27,8 +29,9 @@ from ernie_pair.checks.pipeline_inputs import (
     inspect_inputs,
 )
 from ernie_pair.checks.recipe import RecipeCommands, Step, run_steps
-from ernie_pair.core.errors import counted
+from ernie_pair.core.errors import again_with, counted
 from ernie_pair.core.files.json_file import read_json_object
+from ernie_pair.core.files.results import read_record
 from ernie_pair.core.progress import say
 from ernie_pair.models.labels import Labels
 from ernie_pair.models.model_card import learned_nothing_in
@@ -79,10 +82,21 @@ def pipeline(config: PipelineConfig) -> dict[str, Any]:
     folder = Path(config.output_dir)
     inputs = inspect_inputs(config)
     plan = Plan(config, inputs)
-    say("\n".join(plan.lines()), sys.stderr)
+    files = {"model": folder / "exported", "report": folder / REPORT}
     seconds, steps = dict(inputs.seconds), plan.steps()
     measured = {"flops": inputs.flops, "cores": inputs.cores, "seconds": seconds}
     rows: list[list[object]] = []
+    is_done = not config.fresh_start and all(path.exists() for path in files.values())
+    is_done = is_done and build_record(config, True, **measured).were_made()
+    lines = [f"{folder} was made from the same inputs and flags: nothing to do"] if is_done else plan.lines()
+    say("\n".join(lines), sys.stderr)
+    if config.dry_run:
+        return files
+    if config.fresh_start:
+        _set_aside(folder)
+    if is_done:
+        say("\n".join(plan.summary()))
+        return {**files, "result": plan.verdict, "metrics": plan.evaluation}
 
     def recorded() -> Iterator[Step]:
         for make in steps:
@@ -92,15 +106,22 @@ def pipeline(config: PipelineConfig) -> dict[str, Any]:
             yield step
 
     log = folder / "pipeline.log"
-    for step, took, decided in run_steps("pipeline", config, recorded(), len(steps), log):
+    for step, took, decided in run_steps("pipeline", config, recorded(), len(steps), log, config.verbose):
         seconds[step.title] = took = max(took, seconds[step.title])  # of one that was done, what it took then
         commands = "; ".join(shlex.join(["ernie-pair", *words]) for words in step.commands)
         rows.append([step.title, str(timedelta(seconds=round(took))), decided, commands])
-    with build_record(config, **measured).published() as (draft,):
+    with build_record(config, True, **measured).published() as (draft,):
         draft.write_text(plan.page(rows), encoding="utf-8")
     say("\n" + "\n".join(plan.summary()))
-    files = {"model": folder / "exported", "report": folder / REPORT}
     return {**files, "result": plan.verdict, "metrics": plan.evaluation}
+
+
+def _set_aside(folder: Path) -> None:
+    """Rename the folder of an earlier pipeline, and say so."""
+    if read_record(folder / RECORD).get("command") == "pipeline":
+        aside = folder.with_name(f"{folder.name}.{time.strftime('%Y%m%d-%H%M%S')}")
+        folder.rename(aside)
+        say(f"--fresh_start: the earlier pipeline is now in {aside}", sys.stderr)
 
 
 class Plan:
@@ -221,7 +242,7 @@ class Plan:
             commands.append(words_of("audit", "text", *paths, output_dir=audit / "text", **self.of_text))
         elif text is not None:
             left_out = "; the text is large and was not audited"
-        decided = f"what is odd stands above, and in {audit}{left_out}"
+        decided = f"what is odd stands in {audit}{left_out}"
         return Step("check the pairs and the text", commands, decided=lambda: decided)
 
     def _split(self) -> Step:
@@ -352,20 +373,40 @@ class Plan:
 
     @cached_property
     def verdict(self) -> str:
-        """Return what the model is worth, beside counting the characters that two texts share, in a line."""
-        found, baseline = self.evaluation, self.evaluation["shared_characters"]
+        """Return what the model is worth beside counting the characters that two texts share, and what next.
+
+        The test pairs decide, which chose nothing; where counting has no figure, what training recorded.
+        """
+        found, config = self.evaluation, self.config
         name = "accuracy" if self.inputs.labels.has_classes else "spearman"
-        line = f"{name} {found[name]:.4f} on {counted(found['rows'], 'test pair')}"
+        value, baseline = found[name], found["shared_characters"].get(name)
+        lowest, highest = found.get("intervals", {}).get(name, (value, value))
+        line = f"{name} {value:.4f}"
+        if lowest < highest:
+            line += f" (95 %: {lowest:.4f} to {highest:.4f})"
+        line += f" on {counted(found['rows'], 'test pair')}"
         if found.get("threshold") is not None:
             line += f" at threshold {found['threshold']:.4f}"
-        if "intervals" in found:
-            line += " (95 %: {:.4f} to {:.4f})".format(*found["intervals"][name])
-        best = find_best(self.folder / "pair")
-        reason = learned_nothing_in(best) if best else ""
-        if name in baseline:
-            line += f"; counting shared characters reaches {baseline[name]:.4f}"
-            reason = reason or ("it is not above that" if found[name] <= baseline[name] else "")
-        return f"the model has learned nothing ({reason}): {line}" if reason else line
+        if baseline is None:
+            best = find_best(self.folder / "pair")
+            reason = learned_nothing_in(best) if best else ""
+            worth = f"it has learned nothing ({reason})" if reason else "it was measured"
+            needs_more = bool(reason)
+        else:
+            line += f"; counting shared characters reaches {baseline:.4f}"
+            needs_more = lowest <= baseline
+            worth = "it may be better than counting shared characters, more test pairs would tell"
+            worth = worth if needs_more else "it is better than counting shared characters"
+            worth = "it has learned nothing (it is not above counting)" if value <= baseline else worth
+        after, words = (
+            "serve it",
+            f"ernie-pair serve --model_path {shlex.quote(str(self.folder / 'exported'))}",
+        )
+        if needs_more:
+            longer = {"minutes": f"{4 * config.minutes:g}"} if self.pretrains else {}
+            longer = longer or {"epochs": str(2 * config.epochs)}
+            after, words = "label more, or learn longer", again_with(**longer, output_dir=f"{self.folder}.2")
+        return f"{worth}: {line}; {after}: {words}"
 
     def summary(self) -> list[str]:
         """Return the last lines: what was made, what it is worth and how it is served."""

@@ -17,13 +17,14 @@ from ernie_pair.checks.recipe import NEEDS, describe_outer
 from ernie_pair.core.cli.options import (
     data_option,
     devices_option,
+    evaluation_option,
     model_option,
     optimisation_option,
     paths_in,
 )
 from ernie_pair.core.errors import ErniePairError, InputError, again_with, counted, for_outer, one_error
 from ernie_pair.core.files.json_file import as_read, read_json_object
-from ernie_pair.core.files.results import MAKER, Results, followed
+from ernie_pair.core.files.results import MAKER, Results, files_of, followed, read_record
 from ernie_pair.models.labels import MAX_WORDS, Labels
 from ernie_pair.models.model_folder import kind_of_folder
 from ernie_pair.models.source import open_model
@@ -96,6 +97,15 @@ class PipelineConfig(RowFlags):
         3, help="passes over the training pairs", unit="epochs", at_least=1, affects="fine-tuning"
     )
     seed: int = optimisation_option(1234, help="seed of weights, data order and masks", at_least=0)
+    verbose: bool = evaluation_option(
+        False, help="show all that the steps say; false: it is in OUTPUT_DIR/pipeline.log", affects="start"
+    )
+    dry_run: bool = evaluation_option(
+        False, help="say what would be done, and write nothing", affects="start"
+    )
+    fresh_start: bool = data_option(
+        False, help="start anew, and rename the folder of an earlier pipeline", affects="start"
+    )
     gpus: str = devices_option("0", help="GPUs for pretraining, on a machine with GPUs")
     device: Literal["cpu", "gpu"] = devices_option(default_device(), help="where to run", affects="speed")
 
@@ -149,11 +159,15 @@ class InputSummary:
     seconds: Mapping[str, float]
 
 
-def build_record(config: PipelineConfig, **measured: object) -> Results:
-    """Return the record of a pipeline and its page: its flags, and ``measured``, which a restart keeps."""
-    folder = Path(config.output_dir)
+def build_record(config: PipelineConfig, at_end: bool = False, **measured: object) -> Results:
+    """Return the record of a pipeline and its page: its flags, and ``measured``, which a restart keeps.
+
+    ``at_end``: with the hashes of all that it was given, by which a start knows that nothing is to be done.
+    """
+    folder, names = Path(config.output_dir), paths_in(config, "reads") if at_end else ()
+    given = {name: [p for one in getattr(config, name).split(",") for p in files_of(one)] for name in names}
     settings = {**measured, "flags": flags_of(config)}
-    return Results("pipeline", [folder / REPORT], {}, settings, False, record=followed(folder / RECORD))
+    return Results("pipeline", [folder / REPORT], given, settings, False, record=followed(folder / RECORD))
 
 
 def inspect_inputs(config: PipelineConfig) -> InputSummary:
@@ -216,6 +230,8 @@ def inspect_inputs(config: PipelineConfig) -> InputSummary:
 def _read_record(config: PipelineConfig) -> dict[str, Any]:
     """Return what a start before has measured, {} for the first. Raises InputError for what would be lost."""
     folder, path, known = Path(config.output_dir), Path(config.output_dir, RECORD), {}
+    if config.fresh_start and read_record(path).get("command") == "pipeline":
+        return {}  # it is renamed before the first step
     try:
         build_record(config).check_existing(from_any_inputs=True)
     except InputError as error:

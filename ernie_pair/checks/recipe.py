@@ -15,7 +15,7 @@ from ernie_pair.core.errors import OUTER
 from ernie_pair.core.files.atomic_files import make_folder
 from ernie_pair.core.files.atomic_folder import only_writer
 from ernie_pair.core.installation import TRAINING
-from ernie_pair.core.progress import is_silent, say
+from ernie_pair.core.progress import is_silent, last_line_shown, say
 from ernie_pair.runtime.processes.child_command import ChildCommand, Words, run_child, words_of
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 
@@ -86,13 +86,13 @@ def describe_outer(command: str, config: Options) -> str:
 
 
 def run_steps(
-    command: str, config: Any, steps: Iterable[Step], count: int, log: Path
+    command: str, config: Any, steps: Iterable[Step], count: int, log: Path, is_shown: bool = True
 ) -> Iterator[Tuple[Step, float, str]]:
     """Run the ``count`` steps of ``command`` in its output_dir; yield each, its seconds and what was decided.
 
     A step is asked for once those before it have ended. ``log``: of what runs beside, and of all commands
-    where nothing is to be shown. Raises the error that a command ends with, what runs beside it being
-    stopped, and MachineError if another process writes the folder.
+    and what they say, unless that ``is_shown``. Raises the error that a command ends with, what runs beside
+    it being stopped, and MachineError if another process writes the folder.
     """
     folder = Path(config.output_dir)
     make_folder(folder)
@@ -108,13 +108,17 @@ def run_steps(
                 if step.beside:
                     name = f"step {number}, {step.beside[0]} from scratch"
                     beside = stack.enter_context(ChildCommand(step.beside, name, log, environment))
+                shown_in = None if is_shown and not is_silent() else log
+                if shown_in:
+                    stack.enter_context(last_line_shown(log))
                 for words in step.commands:
-                    shown_in = log if is_silent() else None
+                    if shown_in:
+                        with open(log, "a", encoding="utf-8") as lines:
+                            lines.write(f"\n$ {shlex.join(['ernie-pair', *words])}\n")
                     run_child(words, f"step {number}, {words[0]}", shown_in, environment)
                 if step.beside:
                     beside.finish()
             decided = step.decided() if step.decided else ""
             if decided:
-                alone = (f"\n  alone: {shlex.join(['ernie-pair', *words])}" for words in step.commands)
-                say(f"  {decided}{''.join(alone)}", sys.stderr)
+                say(f"  {decided}", sys.stderr)
             yield step, time.monotonic() - began, decided

@@ -10,11 +10,13 @@ import time
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from threading import Event, Thread
 from typing import Iterator, Optional, Sequence, TextIO
 
 from tqdm import tqdm
 
 SECONDS_BETWEEN_LINES = 60
+SECONDS_BETWEEN_LOOKS, MAX_LINE_BYTES = 0.5, 1000
 # Whether what Python has called shows what the command would show; None: it is a command.
 _SHOWN: ContextVar[Optional[bool]] = ContextVar("shown", default=None)
 
@@ -51,6 +53,30 @@ def shows_bars() -> bool:
         return False
     is_notebook = type(sys.stderr).__module__.startswith("ipykernel.")
     return is_notebook or bool(getattr(sys.stderr, "isatty", lambda: False)())
+
+
+@contextmanager
+def last_line_shown(log: Path) -> Iterator[None]:
+    """Return a context in which a person sees the last line of a growing ``log``, one instead of another."""
+    if not shows_bars():
+        yield
+        return
+    ended = Event()
+
+    def follow() -> None:
+        with tqdm(bar_format="{desc}", leave=False, dynamic_ncols=True) as bar:
+            while not ended.wait(SECONDS_BETWEEN_LOOKS):
+                end = log.read_bytes()[-MAX_LINE_BYTES:] if log.is_file() else b""
+                lines = end.decode("utf-8", "replace").replace("\r", "\n").split("\n")
+                bar.set_description_str(next((line for line in reversed(lines) if line.strip()), ""))
+
+    thread = Thread(target=follow, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 class _Bar(AbstractContextManager):

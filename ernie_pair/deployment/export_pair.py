@@ -62,6 +62,7 @@ from ernie_pair.models.model_card import (
     ModelCard,
     baseline_in,
     data_in,
+    is_above_baseline,
     learned_nothing_in,
     measured_in,
     metrics_in,
@@ -217,7 +218,7 @@ def _source_of(config: ExportConfig, given: Optional[CustomModel]) -> Source:
     places = model, vocab_file, tokenizer, max_seq_len, calibration, folder.name
     return Source(
         *places,
-        learned_nothing=learned_nothing_in(folder),
+        learned_nothing="" if is_above_baseline(calibration.measured) else learned_nothing_in(folder),
         data=[*data_in(folder), *list_decision_files(calibration)],
         measured=measured_as(calibration, saved) or measured_in(folder),
         baseline=baseline_in(folder),

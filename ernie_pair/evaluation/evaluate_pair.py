@@ -136,7 +136,8 @@ def _evaluate_classes(
             ranges: Any = evaluation.get("intervals", {})
             figures = {n: [evaluation[n], ranges.get(n)] for n in METRICS if evaluation[n] is not None}
             measured = {"on": evaluation["input_file"], "sha256": evaluation["input_sha256"]}
-            measured.update(rows=evaluation["rows"], metrics=figures)
+            baseline = evaluation["shared_characters"].get("accuracy")
+            measured.update(rows=evaluation["rows"], metrics=figures, baseline=baseline)
         write_calibration(Path(config.model_path), replace(answers.saved, measured=measured))
     _write(results, evaluation, answers, config)
     _log_evaluation(evaluation, config, is_saved)

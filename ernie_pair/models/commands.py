@@ -32,7 +32,7 @@ from ernie_pair.core.progress import say
 from ernie_pair.models.embedding_json import read_embedding
 from ernie_pair.models.families import FAMILIES, OF_MATCH
 from ernie_pair.models.hugging_face import OWN_FILES, WRITTEN, split_heads, write_hf_folder, write_own_folder
-from ernie_pair.models.match_embeddings import drop_match
+from ernie_pair.models.match_embeddings import with_match
 from ernie_pair.models.model_folder import resolve_model_folder
 from ernie_pair.models.sentence_transformers import (
     DENSE,
@@ -199,6 +199,7 @@ def convert_to_hugging_face(config: ToHuggingFaceConfig) -> None:
         )
     if config.drop_match_embeddings and not source.spec.has_match:
         raise InputError(f"--drop_match_embeddings true: {source.name} has none; leave it out")
+    source = with_match(source, False)
     settings = read_embedding(source.vocab_file.parent)
 
     if (source.vocab_file.parent / CALIBRATION).is_file():
@@ -213,10 +214,7 @@ def convert_to_hugging_face(config: ToHuggingFaceConfig) -> None:
         tokenizer = hf_tokenizer_files(source.vocab_file, spec, spec.trained_length)
         dense = {name: arrays[name] for name in arrays if name.startswith(DENSE)}
         others = {name: array for name, array in arrays.items() if name not in dense}
-        stated = spec.config
-        if config.drop_match_embeddings:
-            stated, others = drop_match(spec, others, where)
-        write_hf_folder(draft, spec.family, stated, tokenizer, others, where)
+        write_hf_folder(draft, spec.family, spec.config, tokenizer, others, where)
         if settings is not None:
             write_sentence_files(draft, settings, spec.hidden_size, as_float32(dense, where))
         return len(arrays)

@@ -7,58 +7,24 @@ both texts have. `networks.encoders.match_levels` computes that from the ids ins
 tokenizers and the inputs of exports stay as they are.
 
 Exact match as a feature of a token: Chen et al. 2017, arXiv:1704.00051 (DrQA); marked for an encoder:
-Boualili et al. 2020 (MarkedBERT). T token types, D width.
-"""
+Boualili et al. 2020 (MarkedBERT)."""
 
 from dataclasses import replace
-from typing import Any, Dict, Tuple, Union
+from typing import Union
 
-import numpy as np
-
-from ernie_pair.core.errors import CheckpointError, InputError
-from ernie_pair.models.families import FAMILIES, OF_MATCH, encoder_name
+from ernie_pair.core.errors import InputError
+from ernie_pair.models.families import FAMILIES, OF_MATCH
 from ernie_pair.models.source import CONVERSION, ModelSource
-from ernie_pair.models.spec import ModelSpec, architecture_in
+from ernie_pair.models.spec import architecture_in
 from ernie_pair.models.tokenizers import read_tokenizer
-from ernie_pair.weights.weight_files import Arrays
-
-LEVELS = 3  # runs of 1, of 2, and of 3 or more tokens
-ROWS = 1 + LEVELS  # per token type
-TABLE = "embeddings.token_type_embeddings.weight"
-
-
-def fit_rows(table_TD: np.ndarray, num_types: int, has_match: bool, where: str) -> np.ndarray:
-    """Return a table of ``num_types`` token types as a model has it that ``has_match``, or has not.
-
-    New rows are copies of those of their types. Raises CheckpointError, naming ``where``, for other sizes.
-    """
-    if len(table_TD) not in (num_types, ROWS * num_types):
-        raise CheckpointError(
-            f"{where}: {TABLE} has {len(table_TD)} rows, and config.json says type_vocab_size {num_types}; "
-            "give the weights of this model"
-        )
-    if has_match and len(table_TD) == num_types:
-        return np.tile(table_TD, (ROWS, 1))
-    return table_TD if has_match else table_TD[:num_types]
-
-
-def without_match(spec: ModelSpec) -> Dict[str, Any]:
-    """Return the content of config.json without the keys of match embeddings."""
-    return {key: value for key, value in spec.config.items() if key not in OF_MATCH}
-
-
-def drop_match(spec: ModelSpec, arrays: Arrays, where: str) -> Tuple[Dict[str, Any], Arrays]:
-    """Return config.json and the weights ``arrays`` of the model ``spec`` without its match embeddings."""
-    name = f"{encoder_name(spec.family)}.{TABLE}"
-    return without_match(spec), {**arrays, name: fit_rows(arrays[name], spec.token_types, False, where)}
 
 
 def with_match(source: ModelSource, asked: Union[bool, str]) -> ModelSource:
     """Return ``source`` with match embeddings or without, as --match_embeddings ``asked``: true, false, auto.
 
     auto keeps what a trained classifier has, gives them to random weights and to what was pretrained here,
-    and leaves a published model as it is, which PaddleNLP and transformers load. Raises InputError for a
-    model that cannot have them.
+    and leaves a published model as it is, which PaddleNLP and transformers load. `read_weights` of what is
+    returned fits. Raises InputError for a model that cannot have them.
     """
     spec = source.spec
     can_have = FAMILIES[spec.family].takes_types and spec.token_types > 0
@@ -72,10 +38,12 @@ def with_match(source: ModelSource, asked: Union[bool, str]) -> ModelSource:
     if wanted == spec.has_match:
         return source
     if not wanted:
-        return replace(source, spec=spec.with_config(without_match(spec)))
+        config = {key: value for key, value in spec.config.items() if key not in OF_MATCH}
+        return replace(source, spec=spec.with_config(config), match_in_file=source.has_match_in_file)
     one = read_tokenizer(source.vocab_file, spec)
     ids = {one.pad_id, one.cls_id, one.sep_id, one.mask_id, one.unk_id} - {-1}
-    return replace(source, spec=spec.replace(**dict(zip(OF_MATCH, (True, sorted(ids))))))
+    spec = spec.replace(**dict(zip(OF_MATCH, (True, sorted(ids)))))
+    return replace(source, spec=spec, match_in_file=source.has_match_in_file)
 
 
 def _is_own(source: ModelSource) -> bool:

@@ -143,6 +143,12 @@ def metrics_in(measured: Mapping[str, Any]) -> Dict[str, Measured]:
     return {}
 
 
+def is_above_baseline(measured: Mapping[str, Any]) -> bool:
+    """Return whether the accuracy in a calibration's ``measured`` is above that of shared characters."""
+    accuracy, baseline = metrics_in(measured).get("accuracy"), measured.get("baseline")
+    return accuracy is not None and is_number(baseline) and accuracy.value > baseline
+
+
 def changed_flags(flags: Mapping[str, object], defaults: Mapping[str, object]) -> Dict[str, object]:
     """Return the ``flags`` that are not as in ``defaults``."""
     return {name: value for name, value in flags.items() if value != defaults.get(name)}

@@ -64,7 +64,7 @@ from ernie_pair.models.tokenizers import (
     own_vocabulary,
     read_tokenizer,
 )
-from ernie_pair.weights.parameter_names import ORDER_HEAD, TOKEN_HEAD
+from ernie_pair.weights.parameter_names import ORDER_HEAD, TOKEN_HEAD, TYPES, fit_rows
 from ernie_pair.weights.weight_files import Arrays, read_weights, unwrapped, write_weights
 
 if TYPE_CHECKING:
@@ -92,7 +92,8 @@ class ModelSource:
     """A model as its folder describes it, whatever wrote that. ``weights`` is None for a start from scratch.
 
     ``is_hugging_face``: transformers saved them; ``spec`` is in PaddleNLP's words all the same. ``folder``:
-    the one that was given, or that a run stands for; None of a name of PaddleNLP.
+    the one that was given, or that a run stands for; None of a name of PaddleNLP. ``match_in_file``: whether
+    the file of the weights has match embeddings, None: as ``spec`` says.
     """
 
     name: str
@@ -101,6 +102,12 @@ class ModelSource:
     weights: Optional[Path]
     is_hugging_face: bool = False
     folder: Optional[Path] = None
+    match_in_file: Optional[bool] = None
+
+    @property
+    def has_match_in_file(self) -> bool:
+        """Return whether the file of the weights has match embeddings."""
+        return self.spec.has_match if self.match_in_file is None else self.match_in_file
 
     @cached_property
     def embedding(self) -> "Optional[EmbeddingSettings]":
@@ -130,9 +137,16 @@ class ModelSource:
     def read_weights(self) -> Arrays:
         """Read the weights, under PaddleNLP's names. Raises CheckpointError when they are damaged."""
         assert self.weights is not None  # a model that is not from scratch has some
+        where, has_match = str(self.weights), self.spec.has_match
         if self.is_hugging_face:
-            return read_hf_weights(self.weights, self.spec.family)
-        return unwrapped(read_weights(self.weights), str(self.weights))
+            found = read_hf_weights(self.weights, self.spec.family)
+        else:
+            found = unwrapped(read_weights(self.weights), where)
+        if self.has_match_in_file == has_match:
+            return found
+        tables = {name: array for name, array in found.items() if name.endswith(TYPES)}
+        fitting = {n: fit_rows(array, self.spec.token_types, has_match, where) for n, array in tables.items()}
+        return {**found, **fitting}
 
 
 def open_model(

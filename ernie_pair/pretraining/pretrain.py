@@ -15,6 +15,7 @@ from ernie_pair.core.cli.options import defaults_of
 from ernie_pair.core.errors import counted
 from ernie_pair.core.files.atomic_files import keep_no_results
 from ernie_pair.models.families import SPECIFIC
+from ernie_pair.models.match_embeddings import with_match
 from ernie_pair.models.model_card import write_card
 from ernie_pair.models.source import NAME_FAMILY, ModelSource, check_lower_case, open_model
 from ernie_pair.pretraining.config.pretrain_config import (
@@ -89,6 +90,7 @@ def _pretrain(config: PretrainConfig, world: World, stop: StopSignals) -> TrainS
         from_scratch=config.from_scratch,
         no_family=NAME_FAMILY,
     )
+    source = with_match(source, False)  # of a classifier: there is no other text
     check_family(source.spec)
     check_lower_case(source)
     config = with_order_head(config, source)

@@ -189,3 +189,23 @@ def match_parameters(
 def without_training_heads(arrays: Arrays) -> Arrays:
     """Return ``arrays`` {structured name: array} without the n-gram head and RetroMAE's decoder."""
     return {n: array for n, array in arrays.items() if not n.startswith((NGRAM_HEAD, RETRO_DECODER))}
+
+
+LEVELS = 3  # of match embeddings: runs of 1, of 2, and of 3 or more tokens
+ROWS = 1 + LEVELS  # per token type
+TYPES = "embeddings.token_type_embeddings.weight"
+
+
+def fit_rows(table_TD: np.ndarray, num_types: int, has_match: bool, where: str) -> np.ndarray:
+    """Return a table of ``num_types`` token types as a model has it that ``has_match``, or has not.
+
+    New rows are copies of those of their types. Raises CheckpointError, naming ``where``, for other sizes.
+    """
+    if len(table_TD) not in (num_types, ROWS * num_types):
+        raise CheckpointError(
+            f"{where}: {TYPES} has {len(table_TD)} rows, and config.json says type_vocab_size {num_types}; "
+            "give the weights of this model"
+        )
+    if has_match and len(table_TD) == num_types:
+        return np.tile(table_TD, (ROWS, 1))
+    return table_TD if has_match else table_TD[:num_types]

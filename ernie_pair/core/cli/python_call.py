@@ -49,6 +49,8 @@ def takes_options(
         @wraps(function)
         def call(config: Optional[Options] = None, /, *more: Any, verbose: bool = False, **given: Any):
             named = {item.name: given.pop(item.name) for item in own if item.name in given}
+            if verbose and config is None and any("verbose" in one.__dataclass_fields__ for one in classes):
+                given["verbose"] = True  # a command that is short unless it is asked
             with called_from_python(verbose), _errors_of_the_package():
                 found = _configuration(function.__name__, classes, chosen, config, given)
                 with home_given():
@@ -129,4 +131,5 @@ def _signature_of(
     verbose = Parameter("verbose", kind, default=False, annotation=bool)
     before = [item for item in own if item.kind is not kind]
     after = [item for item in own if item.kind is kind]
+    options.pop("verbose", None)
     return written.replace(parameters=[config, *before, *after, verbose, *options.values()])

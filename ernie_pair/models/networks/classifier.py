@@ -38,7 +38,6 @@ from ernie_pair.core.cli.options import import_named
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.models.families import FAMILIES
 from ernie_pair.models.labels import CLASSIFICATION, RANKING, SIGMOID
-from ernie_pair.models.match_embeddings import TABLE, fit_rows
 from ernie_pair.models.networks.encoders import (
     EncoderModel,
     build_seeded,
@@ -53,7 +52,7 @@ from ernie_pair.models.source import WRITE_FAMILY, ModelSource, open_model
 from ernie_pair.models.spec import CONFIG, ModelSpec, TokenizerSettings, architecture_in, parse_spec
 from ernie_pair.runtime.paddle_patches.layers import init_like
 from ernie_pair.runtime.paddle_patches.paddlenlp_import import skipped_init, transformers
-from ernie_pair.weights.parameter_names import match_parameters
+from ernie_pair.weights.parameter_names import fit_rows, match_parameters
 from ernie_pair.weights.weight_files import Arrays, as_float32
 
 FLAG = "--model_class"
@@ -313,7 +312,7 @@ def load_initial_weights(model: PairClassifier, source: ModelSource, is_other_ta
     """
     if source.weights is None:
         return "start from random weights (--from_scratch true)"
-    found = read_weights_for(model, source)
+    found = with_prefix(source.read_weights(), model)
     if is_other_task:  # its head has another number of outputs, or means something else by them
         found = {name: array for name, array in found.items() if not name.startswith(HEADS)}
     theirs, ours = (source.spec.pooling, source.spec.model_class), (model.pooling, model.spec.model_class)
@@ -375,15 +374,6 @@ def check_has_classifier(found: Arrays, where: str) -> None:
         raise CheckpointError(
             f"{where} holds no classifier, only an encoder; train one with ernie-pair train"
         )
-
-
-def read_weights_for(model: EncoderModel, source: ModelSource) -> Arrays:
-    """Return the weights of ``source`` under the names of ``model``, with its rows of token types."""
-    found, name = with_prefix(source.read_weights(), model), f"{model.attribute}.{TABLE}"
-    if name in found and source.spec.has_match != model.spec.has_match:
-        num_types, where = source.spec.token_types, str(source.weights)
-        found = {**found, name: fit_rows(found[name], num_types, model.spec.has_match, where)}
-    return found
 
 
 def with_prefix(found: Arrays, model: EncoderModel) -> Arrays:

@@ -35,7 +35,6 @@ from ernie_pair.inference.token_rows import SEPARATOR, EncodedPairs, evaluation_
 from ernie_pair.kernels.encoder_layer import FusedLayer, ModelState
 from ernie_pair.models.families import FAMILIES, encoder_name
 from ernie_pair.models.hugging_face import KINDS, config_to_hf, write_hf_folder
-from ernie_pair.models.match_embeddings import LEVELS, ROWS
 from ernie_pair.models.source import ModelSource
 from ernie_pair.models.spec import CONFIG, NO_MODEL, ModelSpec, json_bytes
 from ernie_pair.models.tokenizers import hf_tokenizer_files, tokenizer_files
@@ -51,6 +50,7 @@ from ernie_pair.runtime.paddle_patches.layers import (
 )
 from ernie_pair.runtime.paddle_patches.paddlenlp_import import transformers
 from ernie_pair.runtime.processes.world import seed_of
+from ernie_pair.weights.parameter_names import LEVELS, ROWS
 from ernie_pair.weights.weight_files import MODEL_STATE, Arrays
 
 Model = TypeVar("Model")

@@ -23,7 +23,8 @@ from ernie_pair.inference.token_rows import open_tokenizer
 from ernie_pair.kernels.choice import KernelChoice, KernelFlags
 from ernie_pair.models.embedding_json import EMBEDDING, EmbeddingSettings, Step
 from ernie_pair.models.families import FAMILIES, OF_MATCH
-from ernie_pair.models.networks.classifier import HEADS, read_weights_for, set_matching, unused_parts
+from ernie_pair.models.match_embeddings import with_match
+from ernie_pair.models.networks.classifier import HEADS, set_matching, unused_parts, with_prefix
 from ernie_pair.models.networks.encoders import (
     THEIRS,
     EncoderModel,
@@ -203,7 +204,7 @@ def load_text_weights(model: TextEncoder, source: ModelSource) -> str:
     """
     if source.weights is None:
         return "start from random weights (--from_scratch true)"
-    found = read_weights_for(model, source)
+    found = with_prefix(with_match(source, False).read_weights(), model)
     if source.is_hugging_face and len(model.dense):
         found.update(source.read_dense())
     unused = (*model.family_spec.pretraining_heads, *HEADS, *unused_parts(model, source))

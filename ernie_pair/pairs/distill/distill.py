@@ -29,7 +29,7 @@ from ernie_pair.core.progress import CountProgress
 from ernie_pair.inference.token_rows import Batch, EncodedPairs, exchange_texts, open_tokenizer
 from ernie_pair.models.commands import width_settings
 from ernie_pair.models.labels import CLASSIFICATION, UNLABELLED, Labels, check_has_classes
-from ernie_pair.models.match_embeddings import TABLE, fit_rows, with_match
+from ernie_pair.models.match_embeddings import with_match
 from ernie_pair.models.networks.classifier import (
     PairClassifier,
     build_classifier,
@@ -59,6 +59,7 @@ from ernie_pair.training.process_group import join_process_group
 from ernie_pair.training.recompute import num_frozen_layers
 from ernie_pair.training.task import TrainResult, train_task
 from ernie_pair.training.training_step import LossParts
+from ernie_pair.weights.parameter_names import TYPES, fit_rows
 
 
 def map_layers(student: int, teacher: int, layer_map: str, name: str) -> list[int]:
@@ -278,8 +279,8 @@ def open_student(config: StudentConfig, teacher: Teacher) -> InitialModel:
     are random. Raises InputError when the sizes do not fit, or the two read texts otherwise.
     """
     base = _base_of(config, teacher)
-    made_of = with_match(base, config.match_embeddings).spec
-    spec = student_spec(config, made_of, is_pretrained=bool(config.model_name_or_path))
+    base = with_match(base, config.match_embeddings)
+    spec = student_spec(config, base.spec, is_pretrained=bool(config.model_name_or_path))
     theirs = "cls" if config.model_name_or_path else teacher.model.pooling
     pooling = "mean" if "mean" in (config.pooling, theirs) else "cls"
     source = ModelSource(base.name, spec, base.vocab_file, None)
@@ -348,7 +349,7 @@ def _begin(config: StudentConfig, model: PairClassifier, base: ModelSource, teac
                 number, _, rest = name[len(prefix) :].partition(".")
                 name = f"{prefix}{taken[int(number)]}.{rest}"
             array = theirs[name].numpy()
-            if name == f"{model.attribute}.{TABLE}":
+            if name.endswith(TYPES):
                 array = fit_rows(array, base.spec.token_types, model.spec.has_match, base.name)
             model.set({parameter.name: array})
     shown = ", ".join(str(number + 1) for number in taken)

@@ -85,8 +85,8 @@ def open_initial_model(
     asked = config.match_embeddings
     if asked == "auto" and config.save_format != "paddle":  # no class of transformers has them
         asked = source.spec.has_match
-    made = with_match(source, asked)
-    model = build_classifier(made, config.seed, config.dropout, config.pooling, own)
+    source = with_match(source, asked)
+    model = build_classifier(source, config.seed, config.dropout, config.pooling, own)
     num_frozen_layers(config, len(model.layers()))  # refused before any data are read
     choose_path(model, config, config.device)  # the same
     # The one output of a published reranker orders candidates already.
@@ -94,7 +94,7 @@ def open_initial_model(
         labels.target == RANKING and before.labels.activation
     )
     beginning = load_initial_weights(model, source, is_other_task)
-    return InitialModel(model, made, beginning, label_map=label_map)
+    return InitialModel(model, source, beginning, label_map=label_map)
 
 
 Config = TypeVar("Config", bound=PairConfig)

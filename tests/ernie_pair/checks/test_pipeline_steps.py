@@ -89,13 +89,17 @@ def test_from_text_and_pairs_all_steps_run_in_order(asked, config, tmp_path, cap
     said = capsys.readouterr()
     plan = [line.split()[0] for line in said.err.splitlines()[:7]]
     assert plan == ["pairs", "text", "model", "pretraining", "training", "memory", "output"]
-    assert said.err.count("\n  alone: ernie-pair ") == len(asked())
-    assert f"alone: ernie-pair convert '--static_model_path={tmp_path}/a model/pretrain" in said.err
+    log = (tmp_path / "a model" / "pipeline.log").read_text()
+    assert log.count("\n$ ernie-pair ") == len(asked())
+    assert f"$ ernie-pair convert '--static_model_path={tmp_path}/a model/pretrain" in log
     lines = said.out.splitlines()
+    assert len(said.err.splitlines()) + len(lines) <= 40
     assert f"serve     ernie-pair serve --model_path '{tmp_path}/a model/exported'" in lines
     told = "accuracy 0.7500 on 40 test pairs at threshold 0.4000; counting shared characters reaches 0.8000"
-    assert told in lines[-1]
-    assert lines[-1].startswith("result    the model has learned nothing (it is not above that): ")
+    assert lines[-1] == (
+        f"result    it has learned nothing (it is not above counting): {told}; label more, or learn longer: "
+        f"--minutes 240 --output_dir '{tmp_path}/a model.2'"
+    )
     page = (tmp_path / "a model" / "report.html").read_text()
     assert "From text and pairs to a model" in page and "ernie-pair launch pretrain" in page
 
@@ -198,9 +202,39 @@ def test_a_restart_keeps_the_measured_speed_and_times(asked, config, tmp_path, m
     (tmp_path / "a model" / "pipeline.json").write_text(json.dumps(record))
     monkeypatch.setattr(pipeline_inputs, "measure_flops", lambda: 1.0)  # another machine, or a busy one
     first = asked()
+    (tmp_path / "a model" / "report.html").unlink()
     pipeline(config)
     assert asked() == first * 2
     assert "1:00:05" in (tmp_path / "a model" / "report.html").read_text()
+
+
+def test_a_pipeline_that_is_done_says_so(asked, config, tmp_path, capsys):
+    pipeline(config)
+    (tmp_path / "a model" / "exported").mkdir(exist_ok=True)
+    first, said = asked(), capsys.readouterr().out
+    pipeline(config)
+    again = capsys.readouterr()
+    assert asked() == first and again.out.splitlines() == said.splitlines()[-5:]
+    assert again.err.splitlines()[-1].endswith("made from the same inputs and flags: nothing to do")
+    tiny_pair.write_pairs(tmp_path / "pairs.tsv", 62, seed=2)  # the steps know what to do about it
+    pipeline(config)
+    assert len(asked()) == 2 * len(first)
+
+
+def test_a_dry_run_and_a_fresh_start(asked, config, tmp_path, capsys):
+    folder = tmp_path / "a model"
+    pipeline(replace(config, dry_run=True))
+    assert "about " in capsys.readouterr().err and not folder.exists() and not (tmp_path / "asked").exists()
+    pipeline(config)
+    (folder / "mine.txt").write_text("mine")
+    pipeline(replace(config, fresh_start=True, minutes=5))
+    (aside,) = tmp_path.glob("a model.*")
+    assert (aside / "mine.txt").read_text() == "mine" and not (folder / "mine.txt").exists()
+    assert len(asked()) % 2 == 0 and f"the earlier pipeline is now in {aside}" in capsys.readouterr().err
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine.txt").write_text("mine")
+    with pytest.raises(InputError, match="holds files that no pipeline made"):
+        pipeline(replace(config, fresh_start=True, output_dir=str(tmp_path / "other")))
 
 
 def test_a_report_of_the_user_stays(asked, config, tmp_path):

@@ -48,7 +48,7 @@ def compared(folder):
 def config_of(folder, **changes):
     models = f"teacher={folder / 'teacher' / 'out'} student={folder / 'small'}"
     given = {"models": models, "input_file": str(folder / "dev.tsv"), "output_dir": str(folder / "table")}
-    return CompareModelsConfig(**{**given, "alone": 4, "bootstrap": 100, "threads": 1, **changes})
+    return CompareModelsConfig(**{**given, "bootstrap": 100, "threads": 1, **changes})
 
 
 def test_each_row_has_the_accuracy_size_and_speed_of_its_model(folder, compared):

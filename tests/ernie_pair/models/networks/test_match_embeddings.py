@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import paddle
 import pytest
+import tiny_pretrain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_pair import CHARACTERS, VOCAB, train_config, write_model, write_new
@@ -16,13 +17,15 @@ from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.commands import ToHuggingFaceConfig, convert_to_hugging_face
 from ernie_pair.models.families import FAMILIES
-from ernie_pair.models.match_embeddings import LEVELS, ROWS, TABLE, fit_rows, with_match
+from ernie_pair.models.match_embeddings import with_match
 from ernie_pair.models.networks.classifier import build_classifier, load_classifier, load_initial_weights
 from ernie_pair.models.networks.encoders import match_levels, set_weight
 from ernie_pair.models.networks.kernel_path import choose_path
+from ernie_pair.models.networks.text_encoder import build_text_encoder, load_text_weights
 from ernie_pair.models.source import ModelSource, open_model
 from ernie_pair.models.spec import parse_spec
 from ernie_pair.pairs.train.initial_model import open_initial_model
+from ernie_pair.weights.parameter_names import LEVELS, ROWS, TYPES, fit_rows
 
 SPECIAL = [0, 1, 2, 3, VOCAB.index("[UNK]")]
 WITH_TYPES = [name for name, family in FAMILIES.items() if family.takes_types]
@@ -67,7 +70,8 @@ def start_of(folder, family="ernie", **changes):
     (folder / "plain").mkdir()
     build_classifier(source, 3, 0.0).write(folder / "plain", source.vocab_file)
     source = open_model(str(folder / "plain"), model_type="")
-    model = build_classifier(with_match(source, True), 4, 0.0)
+    source = with_match(source, True)
+    model = build_classifier(source, 4, 0.0)
     load_initial_weights(model, source)
     model.eval()
     return folder / "plain", model, source.vocab_file
@@ -75,7 +79,7 @@ def start_of(folder, family="ernie", **changes):
 
 def with_rows(model):
     """``model`` with rows that tell their levels apart."""
-    table = dict(model.named_parameters())[f"{model.attribute}.{TABLE}"]
+    table = dict(model.named_parameters())[f"{model.attribute}.{TYPES}"]
     rows = np.random.default_rng(0).normal(0, 1, table.shape).astype(np.float32)
     rows[: model.spec.token_types] = table.numpy()[: model.spec.token_types]
     set_weight(table, rows)
@@ -104,7 +108,7 @@ def test_a_start_computes_what_it_computed(tmp_path, family):
 def test_a_random_start_begins_without_a_difference(tmp_path):
     config = train_config(tmp_path)
     start = open_initial_model(config, config.model_name_or_path)
-    table = dict(start.model.named_parameters())[f"ernie.{TABLE}"].numpy()
+    table = dict(start.model.named_parameters())[f"ernie.{TYPES}"].numpy()
     assert start.model.spec.unmatched_ids == SPECIAL
     assert np.array_equal(table, np.tile(table[:2], (ROWS, 1))) and len(table) == 2 * ROWS
 
@@ -216,3 +220,21 @@ def test_a_damaged_description_is_an_error(keys, fault):
 def test_a_table_of_another_size_is_an_error():
     with pytest.raises(CheckpointError, match="has 5 rows, and config.json says type_vocab_size 2"):
         fit_rows(np.zeros((5, 4), np.float32), 2, True, "model")
+
+
+def test_vectors_and_pretraining_read_the_encoder_without_them(tmp_path):
+    model = tiny_pretrain.write_model(tmp_path / "model")
+    tiny_pretrain.write_corpus(tmp_path / "data", model)
+    source = with_match(open_model(str(model), model_type="ernie", from_scratch=True), True)
+    there = write(with_rows(build_classifier(source, 3, 0.0)), source.vocab_file, tmp_path / "rows")
+    for known in (open_model(str(there), model_type=""), with_match(open_model(str(there)), False)):
+        encoder = build_text_encoder(known, 0, 0.0)
+        load_text_weights(encoder, known)
+        assert encoder.ernie.embeddings.token_type_embeddings.weight.shape == [2, 32]
+        assert "match_embeddings" not in encoder.spec.config
+    flags = {"model_name_or_path": there, "from_scratch": "false", "max_steps": 1}
+    assert "rows/model_state.pdparams has no head for masked" in tiny_pretrain.pretrain(
+        tmp_path, tmp_path / "out", **flags
+    )
+    written = json.loads((tmp_path / "out/model_last/config.json").read_text())
+    assert "match_embeddings" not in written and "unmatched_ids" not in written
