@@ -20,7 +20,7 @@ def rows():
 
 
 def batch_of(rows, token_types, **returned):
-    spec = SimpleNamespace(token_types=token_types, vocab_size=len(VOCAB), max_positions=64)
+    spec = SimpleNamespace(token_types=token_types, vocab_size=len(VOCAB), max_positions=64, has_match=False)
     rows.collator = UserCollator(lambda features: returned, spec)
     return rows.batch(PICKED)
 
@@ -44,7 +44,7 @@ def test_a_model_of_one_type_keeps_the_segments_for_symmetric(rows):
 
 def test_a_collator_is_given_the_rows_in_their_order(rows):
     seen = []
-    spec = SimpleNamespace(token_types=2, vocab_size=len(VOCAB), max_positions=64)
+    spec = SimpleNamespace(token_types=2, vocab_size=len(VOCAB), max_positions=64, has_match=False)
     rows.collator = UserCollator(
         lambda features: seen.extend(features) or {"input_ids": rows.padded(PICKED).input_ids}, spec
     )

@@ -201,7 +201,7 @@ def test_all_ranks_follow_the_control_of_the_first_rank():
 
 
 def test_a_saved_model_predicts_as_the_trainer_does(tmp_path, make):
-    trainer = make(max_steps=6)
+    trainer = make(max_steps=6, match_embeddings=False)  # which PaddleNLP has not
     trainer.train()
     final = tmp_path / "mine" / "final"
     trainer.save_model(final)
