@@ -84,7 +84,7 @@ def pipeline(config: PipelineConfig) -> dict[str, Any]:
     plan = Plan(config, inputs)
     files = {"model": folder / "exported", "report": folder / REPORT}
     seconds, steps = dict(inputs.seconds), plan.steps()
-    measured = {"flops": inputs.flops, "cores": inputs.cores, "seconds": seconds}
+    measured: dict[str, Any] = {"flops": inputs.flops, "cores": inputs.cores, "seconds": seconds}
     rows: list[list[object]] = []
     is_done = not config.fresh_start and all(path.exists() for path in files.values())
     is_done = is_done and build_record(config, True, **measured).were_made()
@@ -398,15 +398,13 @@ class Plan:
             worth = "it may be better than counting shared characters, more test pairs would tell"
             worth = worth if needs_more else "it is better than counting shared characters"
             worth = "it has learned nothing (it is not above counting)" if value <= baseline else worth
-        after, words = (
-            "serve it",
-            f"ernie-pair serve --model_path {shlex.quote(str(self.folder / 'exported'))}",
-        )
+        exported = shlex.quote(str(self.folder / "exported"))
+        after = f"serve it: ernie-pair serve --model_path {exported}"
         if needs_more:
-            longer = {"minutes": f"{4 * config.minutes:g}"} if self.pretrains else {}
-            longer = longer or {"epochs": str(2 * config.epochs)}
-            after, words = "label more, or learn longer", again_with(**longer, output_dir=f"{self.folder}.2")
-        return f"{worth}: {line}; {after}: {words}"
+            longer = "minutes" if self.pretrains else "epochs"
+            flags = {longer: f"{4 * getattr(config, longer):g}", "output_dir": f"{self.folder}.2"}
+            after = f"label more, or learn longer: {again_with({}, **flags)}"
+        return f"{worth}: {line}; {after}"
 
     def summary(self) -> list[str]:
         """Return the last lines: what was made, what it is worth and how it is served."""

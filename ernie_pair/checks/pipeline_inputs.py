@@ -6,7 +6,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Iterator, Literal, Mapping, NamedTuple, Optional, Union
+from typing import Any, Iterator, Literal, Mapping, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
@@ -165,7 +165,9 @@ def build_record(config: PipelineConfig, at_end: bool = False, **measured: objec
     ``at_end``: with the hashes of all that it was given, by which a start knows that nothing is to be done.
     """
     folder, names = Path(config.output_dir), paths_in(config, "reads") if at_end else ()
-    given = {name: [p for one in getattr(config, name).split(",") for p in files_of(one)] for name in names}
+    given: dict[str, Sequence[Path]] = {
+        name: [p for one in getattr(config, name).split(",") for p in files_of(one)] for name in names
+    }
     settings = {**measured, "flags": flags_of(config)}
     return Results("pipeline", [folder / REPORT], given, settings, False, record=followed(folder / RECORD))
 

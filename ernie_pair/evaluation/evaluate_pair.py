@@ -127,17 +127,15 @@ def _evaluate_classes(
     if not scorer.world.is_first:
         return {}, fault
     evaluation = {**evaluate_classes(answers, config), **scorer.how}
-    evaluation["shared_characters"] = describe_baseline(
-        answers.pairs, scorer.labels, scorer.shared_characters
-    )
+    baseline = describe_baseline(answers.pairs, scorer.labels, scorer.shared_characters)
+    evaluation["shared_characters"] = baseline
     if is_saved:
         measured: Dict[str, Any] = {}
         if answers.asked is None:  # what a model's folder keeps of it for its cards: metrics, and on what
             ranges: Any = evaluation.get("intervals", {})
             figures = {n: [evaluation[n], ranges.get(n)] for n in METRICS if evaluation[n] is not None}
             measured = {"on": evaluation["input_file"], "sha256": evaluation["input_sha256"]}
-            baseline = evaluation["shared_characters"].get("accuracy")
-            measured.update(rows=evaluation["rows"], metrics=figures, baseline=baseline)
+            measured.update(rows=evaluation["rows"], metrics=figures, baseline=baseline.get("accuracy"))
         write_calibration(Path(config.model_path), replace(answers.saved, measured=measured))
     _write(results, evaluation, answers, config)
     _log_evaluation(evaluation, config, is_saved)

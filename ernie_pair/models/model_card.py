@@ -146,7 +146,7 @@ def metrics_in(measured: Mapping[str, Any]) -> Dict[str, Measured]:
 def is_above_baseline(measured: Mapping[str, Any]) -> bool:
     """Return whether the accuracy in a calibration's ``measured`` is above that of shared characters."""
     accuracy, baseline = metrics_in(measured).get("accuracy"), measured.get("baseline")
-    return accuracy is not None and is_number(baseline) and accuracy.value > baseline
+    return accuracy is not None and is_number(baseline) and accuracy.value > float(baseline or 0)
 
 
 def changed_flags(flags: Mapping[str, object], defaults: Mapping[str, object]) -> Dict[str, object]:

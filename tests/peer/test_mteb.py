@@ -8,7 +8,7 @@ from other_libraries.client import newest_python
 from tiny_embedding import LETTERS, embedding_config, random_text, toy_matches, write_files
 from tiny_models import write_sentence
 
-from ernie_pair import MtebEncoder, api, open_embedder
+from ernie_pair import MtebEncoder, api, export, open_embedder
 from ernie_pair.core.errors import InputError
 from ernie_pair.embeddings.train.train_embedding import train_embedding
 from ernie_pair.inference.embedder import EmbedderOptions
@@ -112,7 +112,7 @@ def test_every_kind_of_task_takes_it(mteb, minilm):
 def test_a_trained_and_an_exported_folder_have_one_revision(mteb, tasks, tmp_path):
     """By which mteb keeps results; both score what `evaluate` measures on the same texts."""
     train_embedding(embedding_config(write_files(tmp_path), max_steps=40))
-    api.export(model_path=str(tmp_path / "out"), output_dir=str(tmp_path / "onnx"))
+    export(model_path=str(tmp_path / "out"), output_dir=str(tmp_path / "onnx"))
     trained, exported = (MtebEncoder(open_embedder(tmp_path / name)) for name in ("out", "onnx"))
     assert trained.mteb_model_meta.revision == exported.mteb_model_meta.revision
     assert trained.mteb_model_meta.embed_dim == trained.embedder.dim == 32

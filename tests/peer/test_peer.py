@@ -270,9 +270,7 @@ def states_of(model):
     """The hidden states of all tokens that are text, and the pooled output or None."""
     with paddle.no_grad():
         ids = paddle.to_tensor(padded_as(IDS, model.pad_id))
-        states, pooled = hidden_states(
-            model.family, model.encoder, ids, paddle.to_tensor(TYPES), model.pad_id
-        )
+        states, pooled = hidden_states(model.spec, model.encoder, ids, paddle.to_tensor(TYPES))
     return states.numpy()[IS_TEXT], None if pooled is None else pooled.numpy()
 
 

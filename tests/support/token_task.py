@@ -73,7 +73,7 @@ class TokenClassifier(EncoderModel):
 
     def forward(self, input_ids, token_type_ids):
         """Return the logits [B, S, C] of ids and token types int64 [B, S]."""
-        states, _ = hidden_states(self.family, self.encoder, input_ids, token_type_ids, self.pad_id)
+        states, _ = hidden_states(self.spec, self.encoder, input_ids, token_type_ids)
         return self.classifier(self.dropout(states))
 
 
