@@ -108,7 +108,7 @@ def classifier_here(folder: Path, rows: EncodedPairs) -> Dict[str, np.ndarray]:
     batch = rows.batch(np.arange(len(rows)))
     ids, types = paddle.to_tensor(batch.input_ids), paddle.to_tensor(batch.token_type_ids)
     with paddle.no_grad():
-        states, _ = hidden_states(model.family, model.encoder, ids, types, model.pad_id)
+        states, _ = hidden_states(model.spec, model.encoder, ids, types)
         logits = model(ids, types)
     inside = is_token_in(batch.input_ids, rows.pad_id)
     return {"logits": logits.numpy(), "last_hidden_state": states.numpy(), "attention_mask": inside}

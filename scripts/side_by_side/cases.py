@@ -160,6 +160,7 @@ def pair_settings(folder: Path, shape: Shape, device: str, steps: int, steps_per
         "train_file": str(folder / "train.tsv"), "dev_file": str(folder / "dev.tsv"), "device": device,
         "batch_size": shape.batch_size, "max_seq_len": shape.max_seq_len, "max_steps": steps,
         "logging_freq": steps_per_line, "eval_freq": NO_END, "checkpoint_steps": NO_END,
+        "match_embeddings": False,  # which the others have not
     }  # fmt: skip
 
 
@@ -221,7 +222,8 @@ def ask_lanes(bench: Bench) -> List[Lane]:
     write_model(folder / "start", flags.vocab_file, "ernie_gram", shape)
     sizes = {"max_seq_len": shape.max_seq_len, "batch_size": shape.batch_size}
     model, ship, on_cpu = folder / "trained", str(folder / "ship"), flags.device == "cpu"
-    start = PairConfig(str(folder / "trainer"), from_scratch=True, device=flags.device, **sizes)
+    given = {"from_scratch": True, "match_embeddings": False, "device": flags.device, **sizes}
+    start = PairConfig(str(folder / "trainer"), **given)
     PairTrainer(str(folder / "start"), start).save_model(model)
     spec = open_model(str(model), model_type="").spec
     places = {"model_path": str(model), "input_file": texts, "output_file": str(folder / "out.tsv")}

@@ -58,8 +58,9 @@ def write_both(bench: Bench) -> Tuple[Path, Path]:
     flags, shape, folder = bench
     write_model(folder / "start", flags.vocab_file, "bert", shape)
     config = PairConfig(
-        str(folder / "trainer"), from_scratch=True, device=flags.device, max_seq_len=shape.max_seq_len
-    )
+        str(folder / "trainer"), from_scratch=True, match_embeddings=False, device=flags.device,
+        max_seq_len=shape.max_seq_len,
+    )  # fmt: skip
     PairTrainer(str(folder / "start"), config).save_model(folder / "ours")
     theirs = folder / "theirs"
     convert_to_hugging_face(ToHuggingFaceConfig(model_path=str(folder / "ours"), output_dir=str(theirs)))

@@ -31,11 +31,11 @@ def test_both_readmes_show_what_the_quickstart_prints():
     assert set(pages_with(QUICKSTART)) >= set(PAGES)
 
 
-def test_pretraining_helps_with_each_of_three_seeds(published):
+def test_both_classifiers_beat_shared_characters_with_each_of_three_seeds(published):
     assert len({run["seed"] for run in published}) == 3
     for run in published:
-        assert run["pretrained"]["accuracy"] >= 0.85
-        assert run["pretrained"]["interval"][0] > run["from scratch"]["interval"][1] + 0.1
+        for start in ("pretrained", "from scratch"):
+            assert run[start]["interval"][0] > run["shared characters"] + 0.05
 
 
 @pytest.mark.recipes
@@ -60,7 +60,7 @@ def test_quickstart_reaches_the_results_of_the_pages(published, tmp_path):
     shown = next(run for run in published if run["seed"] == results["seed"])
     assert results["tokens"] == shown["tokens"]
     assert results["valid_lm_loss"] == pytest.approx(shown["valid_lm_loss"], abs=TOLERANCE["valid_lm_loss"])
-    assert results["pretrained"]["accuracy"] >= 0.85
+    assert results["pretrained"]["accuracy"] >= 0.9
     for name in ("accuracy", "flip_rate"):
         expected = pytest.approx(shown["pretrained"][name], abs=TOLERANCE[name])
         assert results["pretrained"][name] == expected, name
