@@ -190,7 +190,8 @@ def test_a_killed_command_resumes_to_the_same_result(in_world, tmp_path, monkeyp
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["cross-validate", "search-params", "compare starts"])
-def test_a_series_killed_at_random_ends_as_a_whole_one(in_world, tmp_path, command):
+def test_a_series_killed_at_random_ends_as_a_whole_one(in_world, tmp_path, monkeypatch, command):
+    monkeypatch.setenv("COLD", "1")  # what is killed is the program itself
     rng, case, output, kills, found = random.Random(2024), CASES[command], output_of(command) + "-r", 0, []
     words = ["-m", "ernie_pair", *words_of(command, case, output)]
     begin = time.monotonic()
