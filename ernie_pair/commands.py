@@ -163,6 +163,10 @@ COMMANDS = {
         "evaluation", "Measure the masked-language-model loss on held-out text",
         "ernie_pair.pretraining.mlm.evaluate_mlm", "EvaluateMlmConfig", python="evaluate_mlm evaluate"
     ),
+    "evaluate search": Command(
+        "evaluation", "Measure what an index finds of questions whose answers are known",
+        "ernie_pair.retrieval.evaluate_search", "EvaluateSearchConfig", python="evaluate"
+    ),
     "predict": Command(
         "evaluation", "Predict the labels of pairs",
         "ernie_pair.evaluation.predict_pair", "ernie_pair.pairs.config.ask_config:PredictConfig",
@@ -246,8 +250,8 @@ WORDS = {
         "environment", "Show the help of a command: ernie-pair help train"
     ),
 }  # fmt: skip
-# Words behind a command that the folder of --model_path says as well.
-KINDS_OF_MODEL = ("embedding", "mlm")
+# Words behind a command that its flags, or the folder of --model_path, say as well.
+KINDS_OF_MODEL = ("embedding", "mlm", "search")
 
 
 def config_class_of(command: Command) -> Any:

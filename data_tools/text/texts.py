@@ -12,7 +12,19 @@ import json
 from hashlib import blake2b
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 import numpy as np
 
@@ -75,18 +87,28 @@ class LineBatch(NamedTuple):
 
 
 class TextColumns(NamedTuple):
-    """The columns, or keys, that hold the texts and their ids; '': they are found."""
+    """The columns, or keys, that hold the texts and their ids; '': they are found.
+
+    ``payload``: those that ride along with a text, such as the answer to a question.
+    """
 
     text: str = ""
     id: str = ""
+    payload: Tuple[str, ...] = ()
+
+    @property
+    def named(self) -> List[str]:
+        """Return the names of all that are given."""
+        return [name for name in (self.text, self.id, *self.payload) if name]
 
 
 class NamedText(NamedTuple):
-    """A text and its name."""
+    """A text and its name, and what rides along, without what is empty."""
 
     id: str
     text: str
     line: int  # of its file, from 1; of a sheet or an array, that of the row
+    payload: Dict[str, str] = {}
 
 
 class LeftOut:
@@ -107,12 +129,16 @@ def is_text_file(name: str) -> bool:
 
 
 class _Layout(NamedTuple):
-    """Where the text and the id of a row are: places of columns, or keys; ``has_header``: the first row."""
+    """Where text, id and {name: payload} of a row are: places of columns, or keys.
+
+    ``has_header``: the first row is one.
+    """
 
     text: Any
     id: Any
     width: int = 0
     has_header: bool = False
+    payload: Dict[str, Any] = {}
 
 
 def form_of_texts(path: Path, rules: LineRules = STRICT, text_column: str = "") -> Form:
@@ -242,6 +268,7 @@ def read_texts(
     for count, (number, row) in enumerate(rows):
         try:
             name, text = _named(*_cells(path, number, row, layout), layout.text)
+            more = _payload_of(row, layout)
             first = first or (number, name is not None)
             if first[1] != (name is not None):
                 has, lacks = ("no", "one") if first[1] else ("an", "none")
@@ -252,7 +279,7 @@ def read_texts(
                 raise InputError(reason) from None
             left_out.add(reason)
             continue
-        yield NamedText(str(count) if name is None else name, text, number)
+        yield NamedText(str(count) if name is None else name, text, number, more)
 
 
 def _plain_lines(path: Path, rules: LineRules, advance: Callable[[int], None]) -> Iterator[Tuple[int, Any]]:
@@ -281,6 +308,17 @@ def _named(name: object, text: object, called: object) -> Tuple[Optional[str], s
     if not is_utf8([name, text]):
         raise ValueError("half of a character")
     return None if name is None else str(name), text
+
+
+def _payload_of(row: Any, layout: _Layout) -> Dict[str, str]:
+    """Return {name: text} of what rides along in a row. Raises ValueError for what is no text."""
+    cells = {
+        name: row.get(key) if isinstance(row, dict) else row[key] for name, key in layout.payload.items()
+    }
+    for name, cell in cells.items():
+        if isinstance(cell, (list, dict)) or not is_utf8([str(cell)]):
+            raise ValueError(f'{shown(cell)} for "{name}", not a text')
+    return {name: text_of(cell) for name, cell in cells.items() if text_of(cell)}
 
 
 def hash_texts(texts: Iterable[str]) -> np.ndarray:
@@ -335,24 +373,24 @@ def _find_keys(path: Path, objects: Sequence[Dict[str, Any]], columns: TextColum
     """Return the keys of the text and the id: those named, or text and id, or the one that holds texts."""
     names = list(dict.fromkeys(chain(*objects)))
     text, name = columns.text or "text", columns.id or "id"
+    _check_named(path, names, {"payload_columns": columns.payload})
     if not columns.text and "text" not in names and names:
         rows = [[row.get(key) for key in names] for row in objects]
         text = names[_text_place(path, names, rows, columns)]
     if {*names} - {text, name} or text != "text":
-        _say_columns(path, names, text, name if name in names else "")
-    return _Layout(text, name)
+        _say_columns(path, names, text, name if name in names else "", columns.payload)
+    return _Layout(text, name, payload={one: one for one in columns.payload})
 
 
 def _find_columns(path: Path, table: List[List[Any]], columns: TextColumns, always_header: bool) -> _Layout:
     """Return the places of the text and the id in a table of rows of one width. Raises InputError."""
     cells, rows = list(map(text_of, table[0])), table[1:]
-    named = [name for name in columns if name in cells and name and not name.isdecimal()]
+    named = [name for name in columns.named if name in cells and not name.isdecimal()]
     has_header = True if always_header or named else is_header(cells, rows)
     rows = rows if has_header else table
     names = cells if has_header else [str(place + 1) for place in range(len(cells))]
-    for flag, name in (("text_column", columns.text), ("id_column", columns.id)):
-        if name and name not in names:
-            raise InputError(f"{path}: no column {name!r} in {', '.join(names)}; fix --{flag}")
+    given = {"text_column": [columns.text], "id_column": [columns.id], "payload_columns": columns.payload}
+    _check_named(path, names, given)
     ids = [place for place, name in enumerate(names) if plain_name(name) in ID_NAMES]
     id_place = names.index(columns.id) if columns.id else ids[0] if ids else None
     if id_place is None and not any(columns) and len(cells) == 2 and _begins_with_ids(rows, bool(has_header)):
@@ -364,8 +402,19 @@ def _find_columns(path: Path, table: List[List[Any]], columns: TextColumns, alwa
         flags = {"text_column": cells[place], "id_column": "" if id_place is None else cells[id_place]}
         say_once(f"{path}: {say_no_header('a text', cells, flags)}")
     if len(names) > 1 or has_header:
-        _say_columns(path, called, called[place], "" if id_place is None else called[id_place])
-    return _Layout(place, id_place, len(cells), bool(has_header))
+        of_ids = "" if id_place is None else called[id_place]
+        payload = [called[names.index(name)] for name in columns.payload]
+        _say_columns(path, called, called[place], of_ids, payload)
+    payload_places = {name: names.index(name) for name in columns.payload}
+    return _Layout(place, id_place, len(cells), bool(has_header), payload_places)
+
+
+def _check_named(path: Path, names: List[str], given: Mapping[str, Sequence[str]]) -> None:
+    """Raise InputError for a column that a flag names and a table has not."""
+    for flag, wanted in given.items():
+        for name in wanted:
+            if name and name not in names:
+                raise InputError(f"{path}: no column {name!r} in {', '.join(names)}; fix --{flag}")
 
 
 def _begins_with_ids(rows: List[List[Any]], has_header: bool) -> bool:
@@ -385,7 +434,8 @@ def _text_place(
     if columns.text:
         return names.index(columns.text)
     cells = split_columns(rows, len(names))
-    may_be = [n for n, column in enumerate(cells) if n != id_place and (not column or holds_texts(column))]
+    others = {id_place, *(names.index(name) for name in columns.payload)}
+    may_be = [n for n, column in enumerate(cells) if n not in others and (not column or holds_texts(column))]
     named = [n for n in may_be if plain_name(names[n]) in FIRST_NAMES]
     found = named if len(named) == 1 else may_be
     if len(found) == 1 or len(names) == 1:
@@ -401,10 +451,11 @@ def _text_place(
     raise InputError(f"{path}: {what}; name one: {which}")
 
 
-def _say_columns(path: Path, names: List[str], text: str, name: str) -> None:
-    """Say which column is read as the text, which as the id, and which not at all."""
-    others = [one for one in names if one not in (text, name)]
+def _say_columns(path: Path, names: List[str], text: str, name: str, payload: Sequence[str] = ()) -> None:
+    """Say which column is read as the text, which as the id, which ride along, and which are not read."""
+    others = [one for one in names if one not in (text, name, *payload)]
     of_ids = f" and {name} as the id" if name else ""
+    of_ids += f", with {', '.join(payload)}" if payload else ""
     unread = f"; not read: {', '.join(others)}" if others else ""
     say_once(f"{path}: reads {text} as the text{of_ids}{unread}")
 

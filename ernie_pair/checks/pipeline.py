@@ -17,6 +17,7 @@ import numpy as np
 
 from ernie_pair.checkpoint.run_config import flags_of
 from ernie_pair.checkpoint.run_folder import find_best
+from ernie_pair.checks.faq import INDEX, SearchSteps
 from ernie_pair.checks.pipeline_inputs import (
     MAX_POSITIONS,
     PREPARE,
@@ -73,8 +74,9 @@ PASSES, MIN_STEPS = 20, 200  # the most over the text, and the fewest in all
 def pipeline(config: PipelineConfig) -> dict[str, Any]:
     """Turn texts and labelled pairs into a model that serves; print what was reached, and return it.
 
-    {"model": the exported folder, "report": its page, "result": a line, "metrics": of `evaluate`}. The
-    commands run in processes of their own; what they say is added to pipeline.log in ``output_dir``.
+    {"model": the exported folder, "index": of an FAQ, "report": its page, "result": a line, "metrics": of
+    `evaluate`, of an FAQ alone those of `evaluate search`}. The commands run in processes of their own; what
+    they say is added to pipeline.log in ``output_dir``.
 
     Raises InputError with all that is wrong with the inputs before anything is written, and the error that a
     step ends with.
@@ -82,7 +84,8 @@ def pipeline(config: PipelineConfig) -> dict[str, Any]:
     folder = Path(config.output_dir)
     inputs = inspect_inputs(config)
     plan = Plan(config, inputs)
-    files = {"model": folder / "exported", "report": folder / REPORT}
+    files = {"model": folder / "exported"} if config.train_file else {}
+    files.update({"index": folder / INDEX} if config.faq_file else {}, report=folder / REPORT)
     seconds, steps = dict(inputs.seconds), plan.steps()
     measured: dict[str, Any] = {"flops": inputs.flops, "cores": inputs.cores, "seconds": seconds}
     rows: list[list[object]] = []
@@ -96,7 +99,7 @@ def pipeline(config: PipelineConfig) -> dict[str, Any]:
         _set_aside(folder)
     if is_done:
         say("\n".join(plan.summary()))
-        return {**files, "result": plan.verdict, "metrics": plan.evaluation}
+        return {**files, "result": plan.verdict, "metrics": plan.metrics}
 
     def recorded() -> Iterator[Step]:
         for make in steps:
@@ -113,7 +116,7 @@ def pipeline(config: PipelineConfig) -> dict[str, Any]:
     with build_record(config, True, **measured).published() as (draft,):
         draft.write_text(plan.page(rows), encoding="utf-8")
     say("\n" + "\n".join(plan.summary()))
-    return {**files, "result": plan.verdict, "metrics": plan.evaluation}
+    return {**files, "result": plan.verdict, "metrics": plan.metrics}
 
 
 def _set_aside(folder: Path) -> None:
@@ -132,11 +135,19 @@ class Plan:
         self.recipe = RecipeCommands(self.folder, config.device, config.gpus)
         spec, labels = inputs.spec, inputs.labels
         wants = (spec is None or bool(config.input_path)) if config.pretrain == "auto" else config.pretrain
-        self.pretrains = bool(wants) and ("ernie" if spec is None else spec.family) in PRETRAINED
-        self.parts = [part for part in ("dev", "test") if not getattr(config, f"{part}_file")]
+        family = "ernie" if spec is None else spec.family
+        parts = [part for part in ("dev", "test") if not getattr(config, f"{part}_file")]
+        self.parts, self.search = parts if config.train_file else [], None
+        if inputs.faq is not None:
+            exported = str(self.folder / "exported") if config.train_file else ""
+            length = min(inputs.length, 64)
+            self.search = SearchSteps(config, inputs.faq, self.recipe, exported, length)
+        is_published = self.search is not None and self.search.is_published
+        self.pretrains = bool(wants) and family in PRETRAINED and not is_published
         self.characters = inputs.characters_of_pairs + (inputs.text.characters if inputs.text else 0)
         self.size = self._choose_size()
-        self.start = str(self.folder / "small") if spec is None else config.model_name_or_path
+        self.is_new = spec is None and not is_published
+        self.start = str(self.folder / "small") if self.is_new else config.model_name_or_path
         # Tokens of a sample of pretraining.
         self.length = max(inputs.length, 64) if inputs.text else inputs.length
         words = [f"{number}={word}" for word, number in labels.classes.items() if word != str(number)]
@@ -186,28 +197,34 @@ class Plan:
         if self.parts:
             parts = " and ".join(f"{config.dev_share:.0%} for {part}" for part in self.parts)
             pairs += f"; {parts}, split off by query"
-        read = "the texts of the training pairs"
+        read = "the texts of the training pairs" if config.train_file else "the texts of the FAQ"
         if text is not None:
             documents = f"{'' if text.is_whole else 'about '}{text.documents:,} documents"
             about = f"{counted(text.files, 'file')}, {documents}, about {text.characters:,} characters"
             read = f"{about}; and {read}"
         name, width, layers, vocabulary = "new", self.size.hidden_size, self.size.layers, 8000
-        if spec is not None:
+        if not self.is_new and spec is None:
+            name = config.model_name_or_path
+        elif spec is not None:
             name, width = config.model_name_or_path, spec.hidden_size
             layers, vocabulary = spec.num_layers, spec.vocab_size
         steps, second = self.count_steps(self.characters), self._seconds_of_model()
         of_pretraining = max(1, round(steps * SAMPLES * self.length * second / 60))
-        of_training = max(1, round(inputs.rows["train"] * config.epochs * inputs.mean_length * second / 60))
+        rows = inputs.rows.get("train", 0)
+        of_training = max(1, round(rows * config.epochs * inputs.mean_length * second / 60))
         parameters = 12 * layers * width**2 + vocabulary * width
         memory = 0.8 + (16 * parameters + 160 * SAMPLES * self.length * width * layers) / 1e9
         samples = f"about {steps:,} steps of {SAMPLES} samples of {self.length} tokens"
         epochs = f"{counted(config.epochs, 'epoch')} on pairs of at most {inputs.length} tokens"
         lines = {
-            "pairs": pairs,
-            **({"text": read} if self.pretrains or spec is None else {}),
-            "model": f"{name}: {layers} layers of width {width}",
+            **({"pairs": pairs} if config.train_file else {}),
+            **({"faq": inputs.faq.describe()} if inputs.faq else {}),
+            **({"text": read} if self.pretrains or self.is_new else {}),
+            "model": f"{name}: {layers} layers of width {width}"
+            if self.is_new or spec
+            else f"{name}, as it is",
             "pretraining": f"{samples}: about {of_pretraining} min" if self.pretrains else "none",
-            "training": f"{epochs}: about {of_training} min",
+            **({"training": f"{epochs}: about {of_training} min"} if config.train_file else {}),
             "memory": f"about {memory:.1f} GB; {free_memory() / 1e9:.1f} GB are free",
             "output": f"{self.folder}; stop it at any time, the same command continues",
         }
@@ -217,12 +234,20 @@ class Plan:
 
     def steps(self) -> list[Callable[[], Step]]:
         """Return what makes each step: its commands follow from what those before it have made."""
-        chosen = [self._audit, *([self._split] if self.parts else [])]
-        if self.pretrains or self.inputs.spec is None:
-            chosen.append(self._prepare)
-        if self.pretrains:
-            chosen += [self._pretrain, self._convert]
-        return [*chosen, self._train, self._evaluate, self._export]
+        is_prepared, has_pairs = self.pretrains or self.is_new, bool(self.config.train_file)
+        chosen = [self._audit] if has_pairs or self.inputs.text else []
+        chosen += [self._split] if self.parts else []
+        chosen += [self.search.split] if self.search else []
+        chosen += [self._prepare] if is_prepared else []
+        chosen += [self._pretrain, self._convert] if self.pretrains else []
+        chosen += [self._train, self._evaluate, self._export] if has_pairs else []
+        if self.search:
+            rate, is_new = self._choose_rate(self.size.training_rate), self.is_new and not self.pretrains
+            chosen += self.search.steps(self._pretrained, rate, is_new)
+        return chosen
+
+    def _pretrained(self) -> str:
+        return str(self.folder / "dynamic") if self.pretrains else self.start
 
     def file(self, split: str) -> tuple[str, dict[str, object]]:
         """Return the file of train, dev or test, and the flags with which its rows are read."""
@@ -232,7 +257,7 @@ class Plan:
 
     def _audit(self) -> Step:
         config, text, commands, audit = self.config, self.inputs.text, [], self.folder / "audit"
-        if not config.are_scores:
+        if config.train_file and not config.are_scores:
             given = {f"{split}_file": getattr(config, f"{split}_file") for split in self.inputs.rows}
             flags = {**given, **config.row_flags, **self.label_map}
             commands.append(words_of("audit", "pairs", **flags, output_dir=audit / "pairs"))
@@ -256,21 +281,23 @@ class Plan:
         return Step("split the pairs", [words], decided=lambda: decided)
 
     def _prepare(self) -> Step:
-        config, recipe, spec = self.config, self.recipe, self.inputs.spec
-        of_pairs = self.folder / "text" / "pairs.txt"
-        files = {f"{split}_file": self.file(split)[0] for split in ("train", "dev", "test")}
-        rows = {name: flag for name, flag in self.file("train")[1].items() if name != "label"}
-        commands = [words_of("build", "text", **files, **rows, output_file=of_pairs)]
+        config, recipe = self.config, self.recipe
+        commands, own = [], self._own_texts()
+        if "pairs" in own:
+            files = {f"{split}_file": self.file(split)[0] for split in ("train", "dev", "test")}
+            rows = {name: flag for name, flag in self.file("train")[1].items() if name != "label"}
+            commands.append(words_of("build", "text", **files, **rows, output_file=own["pairs"]))
         texts = [config.input_path] if config.input_path else []
         tokenizer: dict[str, object] = {"model_name": config.model_name_or_path}
-        if spec is None:
-            commands.append(recipe.build_vocabulary(",".join([*texts, str(of_pairs)]), **self.of_text))
+        if self.is_new:
+            all_texts = ",".join([*texts, *map(str, own.values())])
+            commands.append(recipe.build_vocabulary(all_texts, **self.of_text))
             tokenizer = {"vocab_file": recipe.vocabulary}
         flags = {**tokenizer, **self.of_text, "workers": self.inputs.cores}
         if self.pretrains:
             commands += [recipe.prepare(text, "text", **flags) for text in texts]
-            commands.append(recipe.prepare(of_pairs, "pairs", **flags, min_doc_length=0))
-        if spec is None:
+            commands += [recipe.prepare(path, name, **flags, min_doc_length=0) for name, path in own.items()]
+        if self.is_new:
             width, layers, heads = self.size.hidden_size, self.size.layers, self.size.heads
             shape = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
             shape.update(intermediate_size=4 * width, max_position_embeddings=MAX_POSITIONS)
@@ -286,13 +313,18 @@ class Plan:
 
         return Step(PREPARE, commands, decided=decided)
 
+    def _own_texts(self) -> dict[str, Path]:
+        """Return the files of the texts of pairs and FAQ, made of these, by the names of their corpora."""
+        of_pairs = {"pairs": self.folder / "text" / "pairs.txt"} if self.config.train_file else {}
+        return {**of_pairs, **({"faq": self.search.text} if self.search else {})}
+
     def _corpora(self) -> dict[str, dict[str, Any]]:
-        names = ["text", "pairs"] if self.config.input_path else ["pairs"]
+        names = [*(["text"] if self.config.input_path else []), *self._own_texts()]
         paths = {name: self.folder / "corpus" / f"{name}.manifest.json" for name in names}
         return {name: read_json_object(path, "prepare it again") for name, path in paths.items()}
 
     def _pretrain(self) -> Step:
-        config, corpora, is_new = self.config, self._corpora(), self.inputs.spec is None
+        config, corpora, is_new = self.config, self._corpora(), self.is_new
         fewest = min(one["documents"] for one in corpora.values())
         steps = self.count_steps(sum(one["tokens"] for one in corpora.values()))
         rate = self._choose_rate(self.size.pretraining_rate)
@@ -317,7 +349,7 @@ class Plan:
             "seed": config.seed,
         }
         words = self.recipe.pretrain(self.start, blend if len(corpora) > 1 else folder, **flags)
-        halves = ", half of the samples from the pairs" if len(corpora) > 1 else ""
+        halves = f", an equal share from each of {' and '.join(corpora)}" if len(corpora) > 1 else ""
         decided = f"{steps:,} steps of {SAMPLES} samples of {self.length} tokens, rate {rate:g}{halves}"
         return Step("pretrain in static graph", [words], decided=lambda: decided)
 
@@ -333,7 +365,7 @@ class Plan:
             "dev_file": dev,
             **row_flags,
             **self.label_map,
-            **({"from_scratch": "true"} if self.inputs.spec is None and not self.pretrains else {}),
+            **({"from_scratch": "true"} if self.is_new and not self.pretrains else {}),
             **({"target": "regression"} if config.are_scores else {}),
             "max_seq_len": self.inputs.length,
             "batch_size": BATCH,
@@ -342,7 +374,7 @@ class Plan:
             "evaluation_strategy": "epoch",
             "seed": config.seed,
         }
-        words = self.recipe.train(self.folder / "dynamic" if self.pretrains else self.start, "pair", **flags)
+        words = self.recipe.train(self._pretrained(), "pair", **flags)
         decided = f"{counted(config.epochs, 'epoch')} of batches of {BATCH}, rate {rate:g}"
         return Step(TRAIN, [words], decided=lambda: decided)
 
@@ -366,13 +398,25 @@ class Plan:
         words = words_of("export", model_path=self.folder / "pair", output_dir=self.folder / "exported")
         return Step("export", [words], decided=lambda: "the exported model answers as the trained one")
 
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """Return the measures of the classifier, of an FAQ alone those of its search."""
+        return self.evaluation if self.config.train_file else self.search.measured if self.search else {}
+
     @cached_property
     def evaluation(self) -> dict[str, Any]:
         """Return what was measured."""
         return read_json_object(self.folder / "evaluation.json", "run the same command again")
 
-    @cached_property
+    @property
     def verdict(self) -> str:
+        """Return what was reached, beside what needs no model, and what next."""
+        if self.search and not self.config.train_file:
+            return self.search.verdict
+        return self._verdict_of_pairs
+
+    @cached_property
+    def _verdict_of_pairs(self) -> str:
         """Return what the model is worth beside counting the characters that two texts share, and what next.
 
         The test pairs decide, which chose nothing; where counting has no figure, what training recorded.
@@ -400,7 +444,9 @@ class Plan:
             worth = "it has learned nothing (it is not above counting)" if value <= baseline else worth
         exported = shlex.quote(str(self.folder / "exported"))
         after = f"serve it: ernie-pair serve --model_path {exported}"
-        if needs_more:
+        if self.search:
+            after = self.search.verdict
+        elif needs_more:
             longer = "minutes" if self.pretrains else "epochs"
             flags = {longer: f"{4 * getattr(config, longer):g}", "output_dir": f"{self.folder}.2"}
             after = f"label more, or learn longer: {again_with({}, **flags)}"
@@ -410,24 +456,31 @@ class Plan:
         """Return the last lines: what was made, what it is worth and how it is served."""
         exported = shlex.quote(str(self.folder / "exported"))
         example = json.dumps({"pairs": [self.inputs.example]}, ensure_ascii=False)
-        return [
-            f"model     {self.folder / 'exported'}",
-            f"report    {self.folder / REPORT}",
-            f"serve     ernie-pair serve --model_path {exported}",
-            f"ask       curl -s localhost:8000/predict -d {shlex.quote(example)}",
-            f"result    {self.verdict}",
-        ]
+        lines = {"model": exported, "report": self.folder / REPORT}
+        lines.update({"serve": f"ernie-pair serve --model_path {exported}"})
+        path = "predict"
+        if self.search:
+            lines.update(index=self.folder / INDEX, serve=shlex.join(self.search.serve_words))
+            example, path = (
+                json.dumps({"query": self.inputs.example[0]}, ensure_ascii=False),
+                "search",
+            )
+            lines.pop("model" if not self.config.train_file else "")
+        lines["ask"] = f"curl -s localhost:8000/{path} -d {shlex.quote(example)}"
+        return [f"{name:<10}{line}" for name, line in {**lines, "result": self.verdict}.items()]
 
     def page(self, steps: list[list[object]]) -> str:
         """Return the page of the whole run: its ``steps``, what was measured, and all curves."""
-        measured = [[n, value] for n, value in self.evaluation.items() if isinstance(value, (int, float))]
+        measured = [[n, value] for n, value in self.metrics.items() if isinstance(value, (int, float))]
         heads = ["step", "time", "what was decided", "commands"]
+        of_search = ["search by", "right answer first", "among the first ten", "mrr", "ms", ""]
         tables = [
             Table("Result", ["metric", "value"], measured, self.verdict),
+            *([Table("Search", of_search, self.search.table(), "")] if self.search else []),
             Table("Use", ["what", "how"], [line.split(maxsplit=1) for line in self.summary()], ""),
             Table("Steps", heads, steps, "Each runs alone as well."),
         ]
-        folders = [self.folder / name for name in ("pretrain", "pair")]
+        folders = [self.folder / name for name in ("pretrain", "pair", "encoder")]
         runs = open_runs([str(folder) for folder in folders if folder.is_dir()])
         made = Origin({n: value for n, value in flags_of(self.config).items() if value not in ("", None)})
         return page_of(runs, [], made, f"From text and pairs to {self.folder.name}", tables)

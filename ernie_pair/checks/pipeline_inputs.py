@@ -13,6 +13,7 @@ import numpy as np
 from data_tools.text.text_files import DOCUMENTS, RAW, LineRules, decoded, json_text, list_inputs
 from data_tools.text.texts import line_batches
 from ernie_pair.checkpoint.run_config import flags_of
+from ernie_pair.checks.faq import COLUMNS_HELP, Faq, read_faq
 from ernie_pair.checks.recipe import NEEDS, describe_outer
 from ernie_pair.core.cli.options import (
     data_option,
@@ -46,14 +47,20 @@ USED_FIRST = {"pretraining": PREPARE, "fine-tuning": TRAIN}  # the step that is 
 
 @dataclass(frozen=True)
 class PipelineConfig(RowFlags):
-    """Turn your texts and labelled pairs into a classifier that serves. Start it again to continue."""
+    """Turn texts and labelled pairs, an FAQ, or both into what serves. Start it again to continue."""
 
-    EXAMPLE = "--train_file pairs.csv --input_path texts --output_dir my_model"
+    EXAMPLE = "--train_file pairs.csv --input_path texts --output_dir my_model"  # or --faq_file faq.xlsx
     NEEDS = NEEDS
     MOST_CLASSES = MAX_WORDS
 
-    train_file: str = data_option(help="labelled pairs: a file, or a set such as lcqmc", reads="FILE")
     output_dir: str = data_option(help="everything goes here", writes="FOLDER")
+    train_file: str = data_option("", help="labelled pairs: a file, or a set such as lcqmc", reads="FILE")
+    faq_file: str = data_option(
+        "",
+        help="questions and answers, or variants and standard questions, without labels: a table, or JSON",
+        reads="FILE",
+    )
+    faq_columns: str = data_option("", help=COLUMNS_HELP, only_with="faq_file")
     dev_file: str = data_option(
         "",
         help="labelled pairs for choosing the best model; empty: rows of train_file, split off by query",
@@ -111,6 +118,13 @@ class PipelineConfig(RowFlags):
 
     def __post_init__(self):
         super().__post_init__()
+        if not (self.train_file or self.faq_file):
+            raise InputError(
+                "give --train_file, labelled pairs, or --faq_file, questions and answers, or both"
+            )
+        for name in ("dev_file", "test_file", "label_map"):
+            if getattr(self, name) and not self.train_file:
+                raise InputError(f"--{name} is for labelled pairs; give --train_file, or leave it out")
         if self.are_scores and self.label_map:
             raise InputError("--are_scores true has no classes, and --label_map names some; leave one out")
         if self.dev_file and self.test_file and self.dev_share != type(self).dev_share:
@@ -139,7 +153,8 @@ class TextSummary(NamedTuple):
 class InputSummary:
     """What was found before anything is written.
 
-    ``rows`` of each given file of pairs, their ``labels``, and the ``example`` that is the first;
+    ``rows`` of each given file of pairs, their ``labels``, and the ``example`` that is the first; without
+    pairs, what learns the questions of ``faq``;
     ``length``: tokens that nearly all pairs fit into, ``mean_length`` on average; ``spec``: of the model to
     start from, None for a new one. ``flops``: operations per second of products on this machine; ``seconds``
     that steps took before, 0 of one that was begun.
@@ -157,6 +172,7 @@ class InputSummary:
     flops: float
     cores: int
     seconds: Mapping[str, float]
+    faq: Optional[Faq] = None
 
 
 def build_record(config: PipelineConfig, at_end: bool = False, **measured: object) -> Results:
@@ -184,24 +200,14 @@ def inspect_inputs(config: PipelineConfig) -> InputSummary:
             errors.append(error)
 
     known: dict[str, Any] = {}
+    pairs, faq = None, None
     with collected():
         known = _read_record(config)
     with collected():
-        sources = {
-            split: PairSource.of(config, f"{split}_file", Labels.numbered(2))
-            for split in ("train", "dev", "test")
-            if getattr(config, f"{split}_file")
-        }
-        check_columns([*sources.values()])
-        labels = Labels.scores() if config.are_scores else labels_for(sources["train"], config.label_map)
-        pairs = read_all([replace(source, labels=labels) for source in sources.values()])
-        read = dict(zip(sources, pairs))
-        balance = _describe_balance(read["train"], labels)
-        if "test" in read and read["test"].sha256 == read.get("dev", read["train"]).sha256:
-            raise InputError(
-                f"--test_file {config.test_file} holds the pairs that the model learns or is chosen by; give "
-                "others, or leave it out: then rows of --train_file are split off"
-            )
+        pairs = _read_pairs(config) if config.train_file else None
+    with collected():
+        if config.faq_file:
+            faq = read_faq(Path(config.faq_file), config.faq_columns, config.on_bad_row == "skip")
     with collected():
         path = config.input_path
         text = measure_text(path, config.json_key, config.text_column) if path else None
@@ -209,16 +215,22 @@ def inspect_inputs(config: PipelineConfig) -> InputSummary:
         spec = _spec_of_start(config)
     if errors:
         raise one_error(errors)
-    train = read["train"]
-    lengths = np.array([len(a) + len(b) + 3 for a, b in zip(train.left, train.right)])
+    lengths = np.array(
+        [
+            *(len(a) + len(b) + 3 for a, b in (zip(pairs.train.left, pairs.train.right) if pairs else ())),
+            *(len(entry.question) + len(entry.answer) + 3 for entry in (faq.entries if faq else ())),
+        ]
+    )
     multiple_of_16 = -(-int(np.quantile(lengths, 0.99)) // 16) * 16
+    asked = faq.entries[0].question if faq else ""
     return InputSummary(
-        rows={split: len(each) for split, each in read.items()},
-        labels=labels,
-        example=(train.left[0], train.right[0]),
-        balance=balance,
+        rows=pairs.rows if pairs else {},
+        labels=pairs.labels if pairs else Labels.numbered(2),
+        example=(pairs.train.left[0], pairs.train.right[0]) if pairs else (asked, ""),
+        balance=pairs.balance if pairs else "",
         length=min(max(multiple_of_16, 32), 256, spec.max_positions if spec else MAX_POSITIONS),
         mean_length=float(lengths.mean()),
+        faq=faq,
         characters_of_pairs=int(lengths.sum()),
         text=text,
         spec=spec,
@@ -227,6 +239,33 @@ def inspect_inputs(config: PipelineConfig) -> InputSummary:
         cores=known.get("cores") or len(usable_cores()),
         seconds=known.get("seconds") or {},
     )
+
+
+class _PairsRead(NamedTuple):
+    train: Pairs
+    rows: Mapping[str, int]
+    labels: Labels
+    balance: str
+
+
+def _read_pairs(config: PipelineConfig) -> _PairsRead:
+    """Return what was read of the files of pairs. Raises InputError."""
+    sources = {
+        split: PairSource.of(config, f"{split}_file", Labels.numbered(2))
+        for split in ("train", "dev", "test")
+        if getattr(config, f"{split}_file")
+    }
+    check_columns([*sources.values()])
+    labels = Labels.scores() if config.are_scores else labels_for(sources["train"], config.label_map)
+    pairs = read_all([replace(source, labels=labels) for source in sources.values()])
+    read = dict(zip(sources, pairs))
+    balance = _describe_balance(read["train"], labels)
+    if "test" in read and read["test"].sha256 == read.get("dev", read["train"]).sha256:
+        raise InputError(
+            f"--test_file {config.test_file} holds the pairs that the model learns or is chosen by; give "
+            "others, or leave it out: then rows of --train_file are split off"
+        )
+    return _PairsRead(read["train"], {split: len(each) for split, each in read.items()}, labels, balance)
 
 
 def _read_record(config: PipelineConfig) -> dict[str, Any]:
@@ -311,6 +350,8 @@ def _spec_of_start(config: PipelineConfig) -> Optional[ModelSpec]:
     if not config.model_name_or_path:
         return None
     if kind_of_folder(config.model_name_or_path) == "embedding":
+        if not config.train_file:  # it is the encoder as it is
+            return None
         raise InputError(
             f"{config.model_name_or_path} is an embedding model, and this trains a classifier of pairs; use "
             "ernie-pair train-embedding, or give its encoder"

@@ -65,6 +65,11 @@ class RecipeCommands:
         paths = {"model_name_or_path": start, "output_dir": self.folder / output}
         return words_of("train", **paths, **flags, device=self.device)
 
+    def train_embedding(self, start: object, output: str, **flags: object) -> Words:
+        """Return the command that trains ``start`` to an encoder, in the folder ``output``."""
+        paths = {"model_name_or_path": start, "output_dir": self.folder / output}
+        return words_of("train-embedding", **paths, **flags, device=self.device)
+
 
 class Step(NamedTuple):
     """Commands that follow each other; ``beside``: one that runs beside a single one, into a log.

@@ -4,14 +4,16 @@ All lines are checked before the model runs. Vectors are kept chunk by chunk bes
 after a killed one reuses them; the folder appears when it is complete.
 """
 
+import json
 import logging
 import os
 from array import array
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Literal, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Literal, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -80,6 +82,7 @@ from ernie_pair.retrieval.index_folder import (
     IDS,
     INDEX_FILE,
     INDEX_MANIFEST,
+    PAYLOAD,
     TEXTS,
     VECTORS,
     WRITTEN,
@@ -162,6 +165,11 @@ class IndexConfig(OverwriteFlag):
     )
     text_column: str = data_option("", help=TEXT_COLUMN_HELP)
     id_column: str = data_option("", help=ID_COLUMN_HELP)
+    payload_columns: str = model_option(
+        "",
+        help="columns that ride along and are returned with each text, such as answer, separated by commas",
+        affects="index",
+    )
 
     def __post_init__(self):
         super().__post_init__()
@@ -183,6 +191,11 @@ class IndexConfig(OverwriteFlag):
     def shape(self) -> IndexShape:
         """Return the settings that the index is built with."""
         return IndexShape(self.kind, self.dtype, self.lists)
+
+    @property
+    def payload(self) -> Tuple[str, ...]:
+        """Return the columns that ride along."""
+        return tuple(dict.fromkeys(filter(None, map(str.strip, self.payload_columns.split(",")))))
 
 
 @with_standard_streams
@@ -284,8 +297,8 @@ def _fill(draft: Path, config: IndexConfig, work: Path) -> None:
     if old is not None and (retrieval == BM25) == bool(config.embedding_model or config.vectors):
         cure = "take no model" if retrieval == BM25 else "give --embedding_model, or their --vectors"
         raise InputError(f"{config.output_dir} was made with --retrieval {retrieval}: to add texts, {cure}")
-    left_out = LeftOut()
-    _write_texts(config, draft, left_out, old)
+    left_out, payload = LeftOut(), config.payload if old is None else old.manifest.payload
+    _write_texts(config, draft, left_out, old, payload)
     table = TextTable(draft, TEXTS)
     if config.lists > len(table):  # faiss cannot find centres for them
         raise InputError(
@@ -301,7 +314,8 @@ def _fill(draft: Path, config: IndexConfig, work: Path) -> None:
         logger.info("BM25 of %d texts, by words of jieba and characters", len(table))
         write_bm25(draft, (text for chunk in table.chunks(CHUNK) for text in chunk))
     lines_left_out = left_out.count + (0 if old is None else old.manifest.lines_left_out)
-    replace(manifest, texts=len(table), retrieval=retrieval, lines_left_out=lines_left_out).write(draft)
+    manifest = replace(manifest, texts=len(table), retrieval=retrieval, lines_left_out=lines_left_out)
+    replace(manifest, payload=payload).write(draft)
 
 
 def _write_vectors(
@@ -408,34 +422,38 @@ def _embed_rest(embedder: TextEmbedder, chunks: Iterator[List[str]], writer: Vec
         logger.warning("%s", describe_cut(embedder, count))
 
 
-def _write_texts(config: IndexConfig, draft: Path, left_out: LeftOut, old: Optional[IndexFolder]) -> None:
-    """Write the tables of texts and ids, those of ``old`` first; ids that are line numbers go on behind it.
+def _write_texts(
+    config: IndexConfig, draft: Path, left_out: LeftOut, old: Optional[IndexFolder], payload: Tuple[str, ...]
+) -> None:
+    """Write the tables of texts, ids and ``payload``, those of ``old`` first; ids that are numbers go on.
 
     Raises InputError for a bad line that is not left out, an id that occurs twice, and a file without texts.
     """
     path, lines, first_id = Path(config.input_file), array("q"), 0
-    columns = TextColumns(config.text_column, config.id_column)
+    columns = TextColumns(config.text_column, config.id_column, payload)
     is_named = path.is_file() and has_ids(path, columns=columns)
     left_out_lines = left_out if config.on_bad_row == "skip" else None
-    tables = TextTableWriter(draft, TEXTS), TextTableWriter(draft, IDS)
-    with Progress(files_of(str(path)), 0) as progress, tables[0] as texts, tables[1] as ids:
+    names = [TEXTS, IDS, *([PAYLOAD] if payload else [])]
+    with Progress(files_of(str(path)), 0) as progress, ExitStack() as stack:
+        tables = [stack.enter_context(TextTableWriter(draft, name)) for name in names]
         if old is not None:
             first_id = old.manifest.texts + old.manifest.lines_left_out
             lines.extend([0] * old.manifest.texts)
-            for table, before in ((texts, old.texts), (ids, old.ids)):
+            for table, before in zip(tables, filter(None, (old.texts, old.ids, old.payload))):
                 for text in (text for chunk in before.chunks(CHUNK) for text in chunk):
                     table.append(text)
         for row in read_texts(path, left_out_lines, progress.read, BAD_LINE_CURE, columns=columns):
-            texts.append(row.text)
-            ids.append(row.id if is_named else str(first_id + int(row.id)))
+            name = row.id if is_named else str(first_id + int(row.id))
+            for table, text in zip(tables, (row.text, name, json.dumps(row.payload, ensure_ascii=False))):
+                table.append(text)
             lines.append(row.line)
     numbers = np.array(lines, dtype=np.int64)
     if not numbers.any():
         raise InputError(
             f"{path} holds no text, so there is nothing to index; give a file with one text per line"
         )
-    names = (name for chunk in TextTable(draft, IDS).chunks(CHUNK) for name in chunk)
-    check_unique_ids(path, names, numbers)
+    own_ids = (name for chunk in TextTable(draft, IDS).chunks(CHUNK) for name in chunk)
+    check_unique_ids(path, own_ids, numbers)
 
 
 def measure_recall(index: VectorIndex, vectors: Chunks, count: int) -> float:

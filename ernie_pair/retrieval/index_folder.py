@@ -3,6 +3,7 @@
 index.faiss                       the vectors, see `VectorIndex`
 texts.utf8, texts.offsets.npy     the texts, see `TextTable`; row i is vector i
 ids.utf8, ids.offsets.npy         their ids
+payload.utf8, payload.offsets.npy what rides along with each, as JSON {column: text}; only with "payload"
 index.json                        what they were made with, and the hash of each file:
 
     {"format": 2, "kind": "flat", "precision": "fp32", "texts": 100000, "dim": 312, "fingerprint": ...,
@@ -125,13 +126,13 @@ class TextTable:
 
 
 INDEX_MANIFEST, INDEX_FORMAT = "index.json", 2
-INDEX_FILE, TEXTS, IDS = "index.faiss", "texts", "ids"
+INDEX_FILE, TEXTS, IDS, PAYLOAD = "index.faiss", "texts", "ids", "payload"
 VECTORS, BM25, BOTH = RETRIEVALS = ("vectors", "bm25", "both")
-OF_BM25 = ("texts", "retrieval", "lines_left_out")  # what index.json says without vectors
+OF_BM25 = ("texts", "retrieval", "lines_left_out", "payload")  # what index.json says without vectors
 _TABLES = (*table_files(TEXTS), *table_files(IDS))
 FILES = (INDEX_FILE, *_TABLES)
 FILES_OF = {VECTORS: FILES, BM25: (*BM25_FILES, *_TABLES), BOTH: (*FILES, *BM25_FILES)}
-WRITTEN = (*FILES_OF[BOTH], INDEX_MANIFEST)
+WRITTEN = (*FILES_OF[BOTH], *table_files(PAYLOAD), INDEX_MANIFEST)
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,12 @@ class IndexManifest:
     prompt: str = ""  # that the texts were read with
     retrieval: str = VECTORS  # one of RETRIEVALS: by which a text can be found
     lines_left_out: int = 0  # of the files of texts
+    payload: Tuple[str, ...] = ()  # the columns that ride along with the texts
+
+    @property
+    def files(self) -> Tuple[str, ...]:
+        """Return the names of its files beside index.json."""
+        return (*FILES_OF[self.retrieval], *(table_files(PAYLOAD) if self.payload else ()))
 
     @property
     def expected(self) -> Expected:
@@ -158,10 +165,10 @@ class IndexManifest:
 
     def write(self, folder: Path) -> None:
         """Write index.json beside the other files."""
-        files = {name: sha256_of_file(folder / name) for name in FILES_OF[self.retrieval]}
-        said = {name: value for name, value in vars(self).items() if value not in (SIMILARITIES[0], "")}
+        files = {name: sha256_of_file(folder / name) for name in self.files}
+        said = {name: value for name, value in vars(self).items() if value not in (SIMILARITIES[0], "", ())}
         if self.retrieval == BM25:
-            said = {name: said[name] for name in OF_BM25}
+            said = {name: said[name] for name in OF_BM25 if name in said}
         content = {"format": INDEX_FORMAT, **said, "files": files}
         text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
         (folder / INDEX_MANIFEST).write_text(text, encoding="utf-8")
@@ -175,6 +182,21 @@ class IndexFolder:
     manifest: IndexManifest
     texts: TextTable
     ids: TextTable
+    payload: Optional[TextTable] = None
+
+    def payload_of(self, place: int) -> Dict[str, str]:
+        """Return what rides along with a text. Raises CheckpointError for what is not {column: text}."""
+        if self.payload is None:
+            return {}
+        try:
+            found = json.loads(self.payload[place])
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict) or not {*found} <= {*self.manifest.payload}:
+            raise CheckpointError(f"{self.folder}: the payload of text {place} is damaged; {CURE}")
+        if not is_texts(list(found.values())):
+            raise CheckpointError(f"{self.folder}: the payload of text {place} is no text; {CURE}")
+        return found
 
     def check_breadth(self, breadth: int) -> None:
         """Raise InputError if ``breadth`` would have no effect; 0 leaves it to the index."""
@@ -232,7 +254,10 @@ def open_index_folder(folder: Path) -> IndexFolder:
         raise CheckpointError(f"{path}: format {found.get('format')!r}, not {INDEX_FORMAT}; {CURE}")
     files, retrieval = found.get("files"), found.get("retrieval")
     wanted = FILES_OF.get(retrieval, ()) if isinstance(retrieval, str) else ()
+    payload = found.get("payload", [])
+    wanted = (*wanted, *(table_files(PAYLOAD) if payload else ()))
     is_sound = {
+        "payload": isinstance(payload, list) and is_texts(payload),
         "texts": is_whole_number(found.get("texts"), 1, MAX_TEXTS),
         "lines_left_out": is_whole_number(found.get("lines_left_out", 0), 0, MAX_TEXTS),
         "retrieval": retrieval in RETRIEVALS,
@@ -255,16 +280,17 @@ def open_index_folder(folder: Path) -> IndexFolder:
     said = {name: found[name] for name in IndexManifest.__dataclass_fields__ if name in found}
     if retrieval == BM25:  # nothing else was checked
         said = {name: said[name] for name in OF_BM25 if name in said}
-    manifest = IndexManifest(**said)
-    for name in FILES_OF[manifest.retrieval]:
+    manifest = IndexManifest(**{**said, "payload": tuple(payload)})
+    for name in manifest.files:
         file = folder / name
         if not file.is_file() or sha256_of_file(file) != found["files"].get(name):
             raise CheckpointError(f"{file} is not the file that was written; {CURE}")
     texts, ids = TextTable(folder, TEXTS), TextTable(folder, IDS)
-    if not len(texts) == len(ids) == manifest.texts:
+    more = TextTable(folder, PAYLOAD) if manifest.payload else None
+    if not len(texts) == len(ids) == manifest.texts == (manifest.texts if more is None else len(more)):
         there = f"{len(texts)} texts and {len(ids)} ids are there"
         raise CheckpointError(f"{path}: {manifest.texts} texts, and {there}; {CURE}")
     twice = ids.repeated()
     if twice is not None:
         raise CheckpointError(f"{folder}: the id {shown(twice)} is there twice; {CURE}")
-    return IndexFolder(folder, manifest, texts, ids)
+    return IndexFolder(folder, manifest, texts, ids, more)

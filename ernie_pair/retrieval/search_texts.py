@@ -5,7 +5,7 @@ For a file of queries it writes one line of JSON per query, and so it does for q
     {"id": "0", "query": "怎么开户", "hits": [{"id": "a1", "text": "...", "score": 0.98, "similarity": 0.71}]}
 
 or, by the ending of the output, a table with a row per text found: id, query, rank, text_id, text, score,
-similarity, bm25.
+similarity, bm25, and what rides along with the texts of the index ("payload" of a line of JSON).
 """
 
 import json
@@ -14,7 +14,6 @@ import os
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Callable, Dict, Iterator, List, Literal, Optional, Sequence, TextIO, Tuple
 
@@ -183,7 +182,8 @@ def _results(config: SearchConfig) -> Results:
 def _answer_file(config: SearchConfig, results: Results) -> None:
     rows, searcher = _read_queries(config)
     progress, final = CountProgress(len(rows), "query"), results.given[0]
-    with results.published() as (draft,), _answer_writer(draft, final) as write, progress:
+    payload = searcher.texts.payload
+    with results.published() as (draft,), _answer_writer(draft, final, payload) as write, progress:
         answers = searcher.search_many((row.text for row in rows), config.top_k)
         for row, hits in zip(rows, answers):
             write(row, hits)
@@ -192,20 +192,25 @@ def _answer_file(config: SearchConfig, results: Results) -> None:
 
 
 @contextmanager
-def _answer_writer(draft: Path, final: Path) -> Iterator[Callable[[NamedText, List[Hit]], None]]:
+def _answer_writer(
+    draft: Path, final: Path, payload: Sequence[str]
+) -> Iterator[Callable[[NamedText, List[Hit]], None]]:
     """Yield what writes the hits of a query: a line of JSON, or in a table a row each; see `table_writer`."""
     if is_stream(followed(final)) or ending_to_write(final) in JSON_ENDINGS:
         with open(draft, "w", encoding="utf-8") as file:
             yield lambda row, hits: print(_format_line(row, hits), end="", file=file)
         return
-    with table_writer(draft, final, list(COLUMNS), COLUMNS) as write_row:
+    kinds = {**dict.fromkeys(payload, str), **COLUMNS}
+    columns = [*COLUMNS, *(name for name in payload if name not in COLUMNS)]
+    with table_writer(draft, final, columns, kinds) as write_row:
 
         def write(row: NamedText, hits: List[Hit]) -> None:
             for rank, hit in enumerate(hits, start=1):
-                found = hit.content(DIGITS)
-                write_row([row.id, row.text, rank, hit.id, *(found.get(name) for name in OF_A_HIT)])
+                found = {**hit.payload, **hit.content(DIGITS)}
+                of_hit = (*OF_A_HIT, *columns[len(COLUMNS) :])
+                write_row([row.id, row.text, rank, hit.id, *(found.get(name) for name in of_hit)])
             if not hits:
-                write_row([row.id, row.text, *[None] * (len(COLUMNS) - 2)])
+                write_row([row.id, row.text, *[None] * (len(columns) - 2)])
 
         yield write
 
@@ -252,14 +257,20 @@ def read_hits(path: Path) -> List[List[Hit]]:
         lines = path.read_text(encoding="utf-8").splitlines()
         return [[Hit(**hit) for hit in json.loads(line)["hits"]] for line in lines]
     found: List[List[Hit]] = []
-    for _, row in islice(records(path, detect_form(path)), 1, None):
+    columns: List[str] = []
+    for _, row in records(path, detect_form(path)):
         assert isinstance(row, list)  # of a file that was written here
+        if not columns:
+            columns = row
+            continue
         _, _, rank, text_id, text, score, *others = row
+        others, payload = others[:2], dict(zip(columns[len(COLUMNS) :], others[2:]))
         if rank in (None, "", "1", 1):
             found.append([])
         if rank not in (None, ""):
             similarity, bm25 = (None if one in (None, "") else float(one) for one in others)
-            found[-1].append(Hit(text_id, text, float(score), similarity, bm25))
+            more = {name: str(value) for name, value in payload.items() if value not in (None, "")}
+            found[-1].append(Hit(text_id, text, float(score), similarity, bm25, more))
     return found
 
 
@@ -271,12 +282,14 @@ def _format_line(row: NamedText, hits: List[Hit]) -> str:
 def _print_heads(config: SearchConfig, searcher: PairSearcher) -> None:
     """Print the column names on a terminal: a program reads only the hits."""
     if sys.stdout.isatty():
-        say("{}\tid\ttext".format("score" if config.model_path else SCORES[searcher.texts.retrieval]))
+        score = "score" if config.model_path else SCORES[searcher.texts.retrieval]
+        say("\t".join([score, "id", "text", *searcher.texts.payload]))
 
 
 def _print_hits(hits: List[Hit], config: SearchConfig) -> None:
     for hit in hits:
-        say(f"{hit.score:.4f}\t{hit.id.translate(SPACES)}\t{hit.text.translate(SPACES)}")
+        cells = [hit.id, hit.text, *hit.payload.values()]
+        say("\t".join([f"{hit.score:.4f}", *(cell.translate(SPACES) for cell in cells)]))
     if not hits and config.threshold is None:  # of BM25: of vectors, lists are searched until there are hits
         logger.info("no text of the index shares a word with the query")
     elif not hits:

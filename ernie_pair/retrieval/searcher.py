@@ -32,13 +32,19 @@ class Hit(NamedTuple):
     score: float  # of the classifier, a probability if it has classes; without a classifier by retrieval
     similarity: Optional[float]  # the cosine of the embeddings, from -1 to 1; of some models their product
     bm25: Optional[float] = None  # None, like ``similarity``: not among the texts that were found by it
+    payload: Dict[str, str] = {}  # what rides along with the text, such as its answer
 
     def content(self, digits: int) -> Dict[str, object]:
         """Return the hit as JSON content, numbers rounded to ``digits``; bm25 only if it was found by it."""
         similarity = None if self.similarity is None else round(self.similarity, digits)
         content = {"id": self.id, "text": self.text, "score": round(self.score, digits)}
         by_words = {} if self.bm25 is None else {"bm25": round(self.bm25, digits)}
-        return {**content, "similarity": similarity, **by_words}
+        return {
+            **content,
+            "similarity": similarity,
+            **by_words,
+            **({"payload": self.payload} if self.payload else {}),
+        }
 
 
 def rerank(
@@ -94,6 +100,7 @@ class TextRecall:
         folder.check_breadth(breadth)
         manifest, self.retrieval = folder.manifest, folder.choose_retrieval(retrieval)
         self.recall_k, self.count = min(recall_k, manifest.texts), manifest.texts
+        self.payload = manifest.payload
         self._folder, self._embedder = folder, None
         self._words = None if self.retrieval == VECTORS else WordIndex(folder.folder, self.count)
         if self.retrieval == BM25:
@@ -130,9 +137,10 @@ class TextRecall:
         ids, texts, found = self._folder.ids, self._folder.texts, []
         for cosines, scores in zip(near, by_words):
             ranked = fuse([cosines, scores]) if self.retrieval == BOTH else cosines or scores
+            payload_of = self._folder.payload_of
             best = [
-                Hit(ids[place], texts[place], score, cosines.get(place), scores.get(place))
-                for place, score in islice(ranked.items(), count)
+                Hit(ids[n], texts[n], score, cosines.get(n), scores.get(n), payload_of(n))
+                for n, score in islice(ranked.items(), count)
             ]
             found.append(best)
         return found

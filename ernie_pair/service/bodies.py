@@ -161,6 +161,9 @@ class Found(BaseModel):
         description="the cosine of the embeddings; null: not found by the index's vectors"
     )
     bm25: Optional[float] = Field(None, description="its BM25 score; absent: not found by its words")
+    payload: Optional[Dict[str, str]] = Field(
+        None, description="the columns that ride along with it, such as its answer; absent: none"
+    )
 
 
 class Hits(BaseModel):

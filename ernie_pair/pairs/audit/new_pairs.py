@@ -190,6 +190,6 @@ def pairs_to_text(config: PairsToTextConfig) -> None:
     logger.info("written: %s", counted(len(kept), "document"))
 
 
-def documents(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yield the raw text of each pair: a line for each of its texts, and an empty line."""
-    return ("".join(f"{' '.join(text.split())}\n" for text in pair) + "\n" for pair in pairs)
+def documents(groups: Iterable[Iterable[str]]) -> Iterator[str]:
+    """Yield the raw text of each pair or group: a line for each text that is not empty, and an empty line."""
+    return ("".join(f"{' '.join(text.split())}\n" for text in texts if text) + "\n" for texts in groups)

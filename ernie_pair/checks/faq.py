@@ -1,0 +1,449 @@
+"""The questions and answers of a pipeline, read as people have them, and made a search that is measured.
+
+question, answer                    a row each; questions of one answer are variants of each other
+variant, standard question          with or without an answer: the variants of one question belong together
+several in one cell, a line each    each is a question of its own
+
+Of each question that has variants one is held out: half of these choose how the service searches, the others
+measure it. The index that is served has all of them.
+"""
+
+import json
+import random
+import shlex
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
+
+from data_tools.text.columns import LOOKED_AT, holds_texts, is_header, plain_name, split_columns, text_of
+from data_tools.text.tables import JSON_FORMS, detect_form, records
+from data_tools.text.text_files import say_once
+from data_tools.text.texts import LeftOut, NamedText, TextColumns, read_texts
+from ernie_pair.checks.recipe import RecipeCommands, Step
+from ernie_pair.core.errors import InputError, again_with, counted
+from ernie_pair.core.files.atomic_files import published
+from ernie_pair.core.files.json_file import read_json_object, shown
+from ernie_pair.models.model_folder import kind_of_folder
+from ernie_pair.pairs.audit.new_pairs import documents
+from ernie_pair.retrieval.evaluate_search import RERANKED
+from ernie_pair.retrieval.index_folder import BM25, BOTH
+from ernie_pair.runtime.processes.child_command import words_of
+
+QUESTION, ANSWER, STANDARD = ROLES = ("question", "answer", "standard")
+NAMES = {  # as `plain_name` gives them
+    STANDARD: ("标准问", "标准问题", "标准问句", "standard", "standardquestion", "canonical", "主问题"),
+    ANSWER: ("answer", "答案", "回答", "回复", "答", "a", "reply", "response", "答复"),
+    QUESTION: (
+        "相似问", "相似问题", "扩展问", "用户问", "用户问题", "用户问句", "问法", "variant", "variants",
+        "question", "问题", "问句", "问", "q", "query", "faq",
+    ),
+}  # fmt: skip
+COLUMNS_HELP = "columns of --faq_file, for example question=问法,answer=答案,standard=标准问; empty: by names"
+MIN_ENTRIES = 20
+MOST_HELD_OUT = 2000
+MIN_TO_CHOOSE = 20  # held-out questions, without which none chooses
+BATCH, MIN_STEPS, MOST_EPOCHS = 64, 300, 20  # of the encoder's training: a small file is read more often
+FOLDER, INDEX = "faq", "faq.index"
+PAYLOAD = ANSWER
+
+
+class Entry(NamedTuple):
+    """A question, the number of the answer that it has, and the row that it stands in."""
+
+    id: str
+    question: str
+    group: int
+    answer: str
+
+
+@dataclass(frozen=True)
+class Faq:
+    """The entries of a file, and the first question of each group; ``said``: what was found odd."""
+
+    entries: List[Entry]
+    said: List[str]
+
+    @property
+    def has_answers(self) -> bool:
+        """Return whether there is any."""
+        return any(entry.answer for entry in self.entries)
+
+    @cached_property
+    def groups(self) -> Dict[int, List[Entry]]:
+        """Return the entries of each group, the standard question first."""
+        found: Dict[int, List[Entry]] = {}
+        for entry in self.entries:
+            found.setdefault(entry.group, []).append(entry)
+        return found
+
+    def hold_out(self, seed: int) -> Tuple[List[Entry], List[Entry]]:
+        """Return the questions that choose the search and those that measure it, none the first of its group.
+
+        They are one of each second group that has variants, so that the encoder learns from the others.
+        """
+        rng = random.Random(seed)
+        chosen = [rng.choice(each[1:]) for each in self.groups.values() if len(each) > 1]
+        rng.shuffle(chosen)
+        chosen = chosen[: min(max(len(chosen) // 2, 4 * MIN_TO_CHOOSE), MOST_HELD_OUT)]
+        half = len(chosen) // 2 if len(chosen) >= 2 * MIN_TO_CHOOSE else 0
+        return chosen[:half], chosen[half:]
+
+    def describe(self) -> str:
+        """Return in words what it holds."""
+        of_variants = sum(len(each) > 1 for each in self.groups.values())
+        answers = "with answers" if self.has_answers else "without answers"
+        return f"{counted(len(self.entries), 'question')} of {counted(len(self.groups), 'answer')} " + (
+            f"({of_variants:,} have variants), {answers}"
+        )
+
+
+def read_faq(path: Path, named: str = "", skips: bool = False) -> Faq:
+    """Return the questions and answers of a table or of JSON.
+
+    ``named``: its columns, as --faq_columns names them; ``skips``: rows without a question or an answer are
+    left out. Raises InputError with all that is wrong with the rows, or for columns that are not found.
+    """
+    if not path.is_file():
+        raise InputError(f"--faq_file {path} is not a file; give a table of questions and answers")
+    columns = _find_roles(path, _given_roles(named))
+    payload = tuple(columns[role] for role in (ANSWER, STANDARD) if role in columns)
+    left_out = LeftOut()
+    rows = list(read_texts(path, left_out, columns=TextColumns(columns[QUESTION], payload=payload)))
+    faq, faults = _grouped(path, rows, columns)
+    if left_out.count:
+        faults.insert(0, f"{counted(left_out.count, 'row')} without a question, the first: {left_out.first}")
+    if faults and not skips:
+        cure = f"fill them in, or leave these rows out: {again_with({}, on_bad_row='skip')}"
+        raise InputError("\n".join([*faults, f"{path}: {cure}"]))
+    if len(faq.entries) < MIN_ENTRIES:
+        count = counted(len(faq.entries), "question")
+        raise InputError(f"{path}: {count} are too few for a search; give at least {MIN_ENTRIES}")
+    for line in (*faq.said, *(f"left out: {fault}" for fault in faults)):
+        say_once(f"{path}: {line}" if not line.startswith(str(path)) else line)
+    return faq
+
+
+def _given_roles(named: str) -> Dict[str, str]:
+    """Return {role: column} of --faq_columns. Raises InputError for another role."""
+    given = {}
+    for part in filter(None, named.split(",")):
+        role, _, column = (word.strip() for word in part.partition("="))
+        if role not in ROLES or not column:
+            raise InputError(
+                f"--faq_columns {named}: {shown(part)} is none of {', '.join(ROLES)}; write, for example, "
+                "question=问题,answer=答案"
+            )
+        given[role] = column
+    return given
+
+
+def _find_roles(path: Path, given: Dict[str, str]) -> Dict[str, str]:
+    """Return {role: its column}, those ``given`` or found by their names. Raises InputError if unclear."""
+    form = detect_form(path)
+    first = [row for _, row in islice(records(path, form), LOOKED_AT) if not isinstance(row, InputError)]
+    if form.kind in JSON_FORMS:
+        names = list(dict.fromkeys(name for row in first if isinstance(row, dict) for name in row))
+        table = [[row.get(name) for name in names] for row in first if isinstance(row, dict)]
+    else:
+        table = [row for row in first if isinstance(row, list)]
+        cells = list(map(text_of, table[0])) if table else []
+        has_header = bool(set(given.values()) & set(cells)) or is_header(cells, table[1:]) is not False
+        known = {name for each in NAMES.values() for name in each}
+        has_header = has_header and (bool(given) or bool(known & set(map(plain_name, cells))))
+        names = cells if has_header else [str(place + 1) for place in range(len(cells))]
+        table = table[1:] if has_header else table
+    plain = list(map(plain_name, names))
+    roles = dict(given)
+    for role in (STANDARD, ANSWER, QUESTION):
+        fitting = (names[plain.index(name)] for name in NAMES[role] if name in plain)
+        found = next((name for name in fitting if name not in roles.values()), "")
+        if found and role not in roles:
+            roles[role] = found
+    if not roles and len(names) > 1:
+        columns = split_columns([row for row in table if len(row) == len(names)], len(names))
+        texts = [name for name, column in zip(names, columns) if column and holds_texts(column)]
+        roles = dict(zip((QUESTION, ANSWER), texts)) if len(texts) == 2 else {}
+    if QUESTION not in roles and STANDARD in roles:
+        roles[QUESTION] = roles.pop(STANDARD)
+    if QUESTION not in roles or len(roles) < 2:
+        _refuse_columns(path, names, roles)
+    return roles
+
+
+def _refuse_columns(path: Path, names: Sequence[str], roles: Dict[str, str]) -> None:
+    listed = ", ".join(names)
+    if len(names) < 2:
+        raise InputError(
+            f"{path} has one column ({listed}); a search by questions needs their answers beside them, or "
+            "the standard question of each; texts alone are found with: ernie-pair index --retrieval bm25 "
+            f"--input_file {path} --output_dir texts.index"
+        )
+    example = ",".join(f"{role}={name}" for role, name in zip((QUESTION, ANSWER), names))
+    raise InputError(
+        f"{path}: which of the columns {listed} are the questions and their answers, or standard questions, "
+        f"is unclear; name them, for example: {again_with({}, faq_columns=example)}"
+    )
+
+
+def _grouped(path: Path, rows: Sequence[NamedText], columns: Dict[str, str]) -> Tuple[Faq, List[str]]:
+    """Return the entries of ``rows``, and what is wrong with those that are left out."""
+    standard, answer = columns.get(STANDARD, ""), columns.get(ANSWER, "")
+    groups: Dict[str, int] = {}
+    entries: Dict[Tuple[str, int], Entry] = {}
+    faults, said, before = [], [], ""
+    without, of_above, lines, twice = [], 0, 0, 0
+    answers: Dict[int, str] = {}
+    for row in rows:
+        key, own = row.payload.get(standard or answer, ""), row.payload.get(answer, "")
+        if standard and not key and before:
+            key, of_above = before, of_above + 1
+        if not key:
+            without.append(row.line)
+            continue
+        group, before = groups.setdefault(key, len(groups)), key
+        questions = [*([key] if standard and group not in answers else []), *row.text.splitlines()]
+        answers[group] = answers.get(group) or own
+        lines += len(row.text.splitlines()) > 1
+        for number, question in enumerate(filter(None, map(str.strip, questions))):
+            twice += (question, group) in entries and question != key
+            name = str(row.line) if not number else f"{row.line}.{number}"
+            entries.setdefault((question, group), Entry(name, question, group, own))
+    if without:
+        what = f"no {standard or answer}"
+        faults.append(f"{path}: {what} in {counted(len(without), 'row')}: {_places(without)}")
+    found = [entry._replace(answer=entry.answer or answers[entry.group]) for entry in entries.values()]
+    if standard and answer:
+        empty = [entry for entry in found if not entry.answer]
+        if empty:
+            rows_of = [int(entry.id.partition(".")[0]) for entry in empty]
+            faults.append(f"{path}: no {answer} of {counted(len(empty), 'question')}: {_places(rows_of)}")
+            found = [entry for entry in found if entry.answer]
+    by_question: Dict[str, List[Entry]] = {}
+    for entry in found:
+        by_question.setdefault(entry.question, []).append(entry)
+    for question, each in by_question.items():
+        if len(each) > 1:
+            where = ", ".join(entry.id for entry in each)
+            said.append(f"{shown(question)} has different answers, in the rows {where}; all are kept")
+    said += [f"{counted(of_above, 'row')} without {standard} are of the row above"] * bool(of_above)
+    said += [f"{counted(lines, 'cell')} of several lines: each line is a question"] * bool(lines)
+    said += [f"{counted(twice, 'question')} repeated with the same answer: each is kept once"] * bool(twice)
+    return Faq(found, said[:10] + [f"and {len(said) - 10} more"] * (len(said) > 10)), faults
+
+
+def _places(rows: Sequence[int]) -> str:
+    more = f" and {len(rows) - 5} more" if len(rows) > 5 else ""
+    return ", ".join(map(str, rows[:5])) + more
+
+
+class SearchSteps:
+    """The steps from an FAQ to an index that serves: what each does, and what came of them.
+
+    ``config``: of a pipeline; ``reranker``: the exported classifier, '' without one; ``length``: the tokens
+    of a text.
+    """
+
+    def __init__(self, config: Any, faq: Faq, recipe: RecipeCommands, reranker: str, length: int):
+        self.config, self.faq, self.recipe, self.reranker, self.length = config, faq, recipe, reranker, length
+        self.folder = Path(config.output_dir) / FOLDER
+        self.choosing, self.measuring = faq.hold_out(config.seed)
+        self.payload = PAYLOAD if faq.has_answers else STANDARD
+        given = config.model_name_or_path
+        self.is_published = bool(given) and kind_of_folder(given) == "embedding"
+
+    @property
+    def encoder(self) -> str:
+        """Return the folder of the embedding model."""
+        return (
+            self.config.model_name_or_path
+            if self.is_published
+            else str(Path(self.config.output_dir, "encoder"))
+        )
+
+    @property
+    def text(self) -> Path:
+        """Return the file of its texts, a document for each answer, to pretrain on."""
+        return self.folder / "text.txt"
+
+    def split(self) -> Step:
+        """Write the files of the steps that follow."""
+        held_out = {entry.id for entry in (*self.choosing, *self.measuring)}
+        rest = [entry for entry in self.faq.entries if entry.id not in held_out]
+        texts = ([*(e.question for e in each), each[0].answer] for each in self.faq.groups.values())
+        first = {group: each[0] for group, each in self.faq.groups.items()}
+        learned = [(e.question, first[e.group].question) for e in rest if e is not first[e.group]]
+        answered = [(e.question, e.answer) for e in rest if e.answer]
+        dev = [(e.question, first[e.group].question) for e in self.choosing or self.measuring]
+        if not dev:
+            dev, answered = answered[::20], [pair for n, pair in enumerate(answered) if n % 20]
+        _write(self.text, documents(texts))
+        for name, entries in (("rest", rest), ("all", self.faq.entries)):
+            _write(self.folder / f"{name}.jsonl", _lines(map(self._row, entries)))
+        for name, entries in (("choose", self.choosing), ("measure", self.measuring)):
+            rows = [
+                {"question": e.question, "id": other.id}
+                for e in entries
+                for other in self.faq.groups[e.group]
+                if other.id not in held_out
+            ]
+            _write(self.folder / f"{name}.jsonl", _lines(rows))
+        for name, pairs in (("variants", learned), ("answers", answered), ("dev", dev)):
+            rows = [{"anchor": question, "positive": other} for question, other in pairs]
+            _write(self.folder / f"{name}.jsonl", _lines(rows))
+        kept = (
+            f"{counted(len(self.choosing), 'variant')} held out to choose, {len(self.measuring)} to measure"
+        )
+        return Step("split the questions", [], decided=lambda: kept)
+
+    def _row(self, entry: Entry) -> Dict[str, str]:
+        more = entry.answer or self.faq.groups[entry.group][0].question
+        return {"id": entry.id, "text": entry.question, self.payload: more}
+
+    def steps(self, start: Callable[[], str], rate: float, is_new: bool) -> List[Callable[[], Step]]:
+        """Return what makes the steps behind pretraining; ``start``: asked once, the model to train from."""
+        chosen: List[Callable[[], Step]] = []
+        if not self.is_published:
+            chosen.append(lambda: self._train(start(), rate, is_new))
+        return [*chosen, self._index, *([self._evaluate] if self.measuring else []), self._publish]
+
+    def _train(self, start: str, rate: float, is_new: bool) -> Step:
+        files = [self.folder / f"{name}.jsonl" for name in ("variants", "answers")]
+        files = [path for path in files if path.stat().st_size]
+        rows = sum(path.read_bytes().count(b"\n") for path in files)
+        epochs = max(self.config.epochs, min(MOST_EPOCHS, -(-MIN_STEPS * BATCH // rows)))
+        words = self.recipe.train_embedding(
+            start,
+            "encoder",
+            train_file=",".join(map(str, files)),
+            dev_file=self.folder / "dev.jsonl",
+            **({"from_scratch": "true"} if is_new else {}),
+            max_seq_len=self.length,
+            batch_size=BATCH,
+            learning_rate=rate,
+            epochs=epochs,
+            seed=self.config.seed,
+        )
+        named = " and of ".join(path.stem for path in files)
+        decided = f"{counted(epochs, 'epoch')} of {named}, rate {rate:g}"
+        return Step("train an encoder of questions", [words], decided=lambda: decided)
+
+    def _index(self) -> Step:
+        words = self._index_words("rest", self.folder / "rest.index", BOTH)
+        return Step("index what is not held out", [words], decided=lambda: "by vectors and by words (BM25)")
+
+    def _index_words(self, name: str, output: Path, retrieval: str) -> List[str]:
+        model = {} if retrieval == BM25 else {"embedding_model": self.encoder}
+        flags = {"payload_columns": self.payload, "retrieval": retrieval, **model}
+        return words_of("index", input_file=self.folder / f"{name}.jsonl", output_dir=output, **flags)
+
+    def _evaluate(self) -> Step:
+        """Measure every way of searching on both halves of the questions that were held out."""
+        judged = {"model_path": self.reranker} if self.reranker else {}
+        flags = {
+            "index": self.folder / "rest.index",
+            "embedding_model": self.encoder,
+            "long_query": "cut",
+            **judged,
+        }
+        names = ["choose", "measure"] if self.choosing else ["measure"]
+        commands = [
+            words_of(
+                "evaluate", "search", **flags, long_query="cut", input_file=self.folder / f"{name}.jsonl",
+                output_file=self.folder / f"{name}.json",
+            )
+            for name in names
+        ]  # fmt: skip
+        return Step("measure the search", commands, decided=lambda: self.verdict)
+
+    def _publish(self) -> Step:
+        retrieval = BM25 if self.way == BM25 else BOTH
+        words = self._index_words("all", Path(self.config.output_dir, INDEX), retrieval)
+        return Step("index all questions", [words], decided=lambda: f"{len(self.faq.entries):,} questions")
+
+    @cached_property
+    def way(self) -> str:
+        """Return the stage that is served: the best of the choosing questions; of equal ones the simplest.
+
+        Reranked only if that is measured to help: the interval of its gain there lies above 0.
+        """
+        path = self.folder / "choose.json"
+        if not self.choosing:
+            return BOTH
+        stages = read_json_object(path, "run the same command again")["stages"]
+        plain = [name for name in stages if not name.endswith(RERANKED)]
+        best = max(plain, key=lambda name: stages[name]["mrr"])
+        reranked = f"{best}{RERANKED}"
+        if reranked in stages and stages[reranked]["gain"][1] > stages[best]["gain"][2]:
+            return reranked
+        return best
+
+    @cached_property
+    def measured(self) -> Dict[str, Any]:
+        """Return what `evaluate search` measured; {} where no question has a variant."""
+        path = self.folder / "measure.json"
+        return read_json_object(path, "run the same command again") if self.measuring else {}
+
+    @property
+    def serve_words(self) -> List[str]:
+        """Return the command that serves the search."""
+        way, _, reranked = self.way.partition(RERANKED[0])
+        words = ["ernie-pair", "serve", "--index", str(Path(self.config.output_dir, INDEX))]
+        if way != BM25:
+            words += ["--embedding_model", self.encoder]
+            words += ["--retrieval", way] if way != BOTH else []
+        return [*words, *(["--model_path", self.reranker] if reranked else [])]
+
+    @cached_property
+    def verdict(self) -> str:
+        """Return how often the search finds the right answer, beside BM25 alone, and what next."""
+        after = f"serve it: {shlex.join(self.serve_words)}"
+        if not self.measuring:
+            return (
+                "the search was not measured: no question has a variant; add some, in rows of their own with "
+                f"the same {self.payload}, and run again; {after}"
+            )
+        stages = self.measured["stages"]
+        found = stages[self.way]
+        line = (
+            f"the right answer is first for {_share(found, 'hit@1')} of {self.measured['questions']:,} "
+            f"questions that were held out, among the first ten for {_share(found, 'hit@10')}; "
+            f"mrr {found['mrr']:.3f}"
+        )
+        words = stages[BM25]
+        if self.way == BM25:
+            vectors = max((name for name in stages if name != BM25), key=lambda name: stages[name]["mrr"])
+            return (
+                f"BM25 alone is served, for no other way was better: {line}; {vectors}: first for "
+                f"{stages[vectors]['hit@1']:.1%}; {after}"
+            )
+        low, high = found["gain"][1:]
+        gain = "better than" if low > 0 else "worse than" if high < 0 else "not clearly better than"
+        beside = f"{gain} BM25 alone ({words['hit@1']:.1%}, {words['hit@10']:.1%}, mrr {words['mrr']:.3f})"
+        return f"{self.way} is {beside}: {line}; {after}"
+
+    def table(self) -> List[List[object]]:
+        """Return a row for each way of searching: its name, metrics with intervals, and time."""
+        rows: List[List[object]] = []
+        for name, stage in self.measured.get("stages", {}).items():
+            shares = [_share(stage, metric) for metric in ("hit@1", "hit@10")]
+            low, high = stage["intervals"]["mrr"]
+            mrr = f"{stage['mrr']:.3f} ({low:.3f} to {high:.3f})"
+            served = "served" if name == self.way else ""
+            rows.append([name, *shares, mrr, f"{stage['milliseconds']:.1f}", served])
+        return rows
+
+
+def _share(stage: Dict[str, Any], metric: str) -> str:
+    low, high = stage["intervals"][metric]
+    return f"{stage[metric]:.1%} (95 %: {low:.1%} to {high:.1%})"
+
+
+def _lines(rows: Iterable[Dict[str, str]]) -> Iterator[str]:
+    return (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def _write(path: Path, lines: Iterable[str]) -> None:
+    with published(path, forced=False) as (draft,):
+        draft.write_text("".join(lines), encoding="utf-8")

@@ -1,0 +1,229 @@
+"""ernie-pair evaluate search: how well an index answers questions whose texts are known, stage by stage.
+
+The file of questions is a table, or JSON, of questions and the ids of the texts that answer them, a row each.
+A question with several answers has several rows. Of the ranked texts of a question
+
+    hit@k       1 if one of the first k answers it
+    recall@k    the share of its texts among the first k
+    mrr         1 / the rank of the first that answers it, 0 where none of those found does
+    ndcg@10     their discounted gain among the first 10, of what it could be (Järvelin and Kekäläinen 2002)
+
+and their means over the questions, with 95 % bootstrap intervals over the questions.
+"""
+
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, List, Literal, NamedTuple, Sequence
+
+import numpy as np
+
+from data_tools.text.texts import ID_COLUMN_HELP, TEXT_COLUMN_HELP, TextColumns, has_ids, read_texts
+from ernie_pair.core.cli.options import (
+    OverwriteFlag,
+    data_option,
+    devices_option,
+    evaluation_option,
+    model_option,
+)
+from ernie_pair.core.errors import InputError, counted
+from ernie_pair.core.files.json_file import read_json_object, shown, write_json
+from ernie_pair.core.progress import CountProgress, say
+from ernie_pair.embeddings.open_embedder import open_embedder
+from ernie_pair.evaluation.scorer import load, results_of
+from ernie_pair.inference.embedder import EmbedderOptions
+from ernie_pair.inference.predictor import PairScorer
+from ernie_pair.pairs.targets.metrics import percentile_interval, resamples
+from ernie_pair.retrieval.build_index import THREADS_HELP
+from ernie_pair.retrieval.index import SEARCH_LIBRARIES
+from ernie_pair.retrieval.index_folder import BM25, BOTH, RETRIEVALS, IndexFolder, open_index_folder
+from ernie_pair.retrieval.searcher import QUERIES, RECALL_K, Hit, TextRecall, rerank
+from ernie_pair.runtime.processes.console import start_console
+from ernie_pair.runtime.processes.world import World
+
+METRICS = ("hit@1", "hit@10", "recall@1", "recall@10", "mrr", "ndcg@10")
+RERANKED = ", reranked"
+MOST_LOST = 50  # questions that are listed of a stage
+SAMPLES, SEED = 1000, 1234  # resamples of the questions
+DIGITS = 6
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class EvaluateSearchConfig(OverwriteFlag):
+    """Measure how well an index finds the texts that answer questions, by each way that it was made for."""
+
+    EXAMPLE = "--index faq.index --embedding_model embedder --input_file questions.tsv"
+    NEEDS = SEARCH_LIBRARIES
+
+    index: str = data_option(help="the folder that ernie-pair index made", reads="FOLDER")
+    input_file: str = data_option(
+        help="a table or JSON of questions, each with the id of a text of the index that answers it; several "
+        "rows of a question: any of their texts does",
+        reads="FILE",
+    )
+    embedding_model: str = model_option(
+        "", help="the embedding model that the index was made with; not for BM25 alone", reads="PATH"
+    )
+    model_path: str = model_option(
+        "",
+        help="pair classifier that reranks the texts found, as a stage of its own; empty: none",
+        reads="PATH",
+    )
+    output_file: str = data_option("", help="JSON file for the measures; empty: none", writes="FILE")
+    recall_k: int = evaluation_option(
+        RECALL_K, help="texts found for a question, which the classifier reranks", unit="texts", at_least=10
+    )
+    long_query: Literal["stop", "cut"] = data_option(
+        "stop", help="a question that is too long for the embedding model: stop, or truncate it"
+    )
+    device: Literal["cpu", "gpu"] = devices_option("cpu", help="where the models run", affects="speed")
+    threads: int = devices_option(0, help=THREADS_HELP, unit="threads", at_least=0, affects="speed")
+    text_column: str = data_option("", help=TEXT_COLUMN_HELP)
+    id_column: str = data_option("", help=ID_COLUMN_HELP)
+
+
+class Question(NamedTuple):
+    """A text that is searched for, the ids of the texts that answer it, and the line of the first."""
+
+    text: str
+    answers: List[str]
+    line: int
+
+
+class Stage(NamedTuple):
+    """What one way of searching found.
+
+    ``values`` float64 [Q, METRICS]; ``found``: the texts that stand first, '' where nothing was found;
+    ``milliseconds`` a question.
+    """
+
+    values: np.ndarray
+    found: List[str]
+    milliseconds: float
+
+
+def evaluate_search(config: EvaluateSearchConfig) -> Dict[str, Any]:
+    """Print what each stage finds, keep it if asked, and return it.
+
+    {"questions": N, "texts": N, "best": name, "stages": {name: {METRICS: value, "intervals": {METRICS: [low,
+    high]}, "gain": that of mrr over the first stage with its interval, "milliseconds": a question, "lost":
+    questions without an answer among the first ten}}}. "best": of the highest mrr. Raises an ErniePairError.
+    """
+    start_console(World())
+    results = results_of("evaluate search", config) if config.output_file else None
+    if results is not None and results.are_done():
+        measured = read_json_object(Path(config.output_file), "remove it")
+    else:
+        measured = _measure(config)
+        if results is not None:
+            with results.published() as (draft,):
+                write_json(draft, measured)
+    say(f"{counted(measured['questions'], 'question')} search {counted(measured['texts'], 'text')}")
+    for name, stage in measured["stages"].items():
+        metrics = "  ".join(f"{metric} {stage[metric]:.4f}" for metric in METRICS)
+        say(f"{name:<{len(BOTH + RERANKED) + 3}}{metrics}  {stage['milliseconds']:.1f} ms")
+    return measured
+
+
+def _measure(config: EvaluateSearchConfig) -> Dict[str, Any]:
+    folder = open_index_folder(Path(config.index))
+    questions = read_questions(config, folder)
+    made, stages = folder.manifest.retrieval, {}
+    embedder = scorer = None
+    if made == BM25 and config.embedding_model:
+        raise InputError(f"--embedding_model {config.embedding_model}: BM25 takes no model; leave it out")
+    if config.embedding_model:
+        embedder = open_embedder(
+            config.embedding_model, config.device, EmbedderOptions(threads=config.threads)
+        )
+    if config.model_path:
+        scorer = load(config.model_path, config.device)
+    ways = [BM25, *(way for way in RETRIEVALS if way != BM25)] if made == BOTH else [made]
+    for way in ways:
+        texts = TextRecall(folder, embedder, config.recall_k, config.threads, retrieval=way)
+        _check_lengths(config, questions, texts)
+        stages[way] = _search(texts, questions, None)
+        if scorer is not None:
+            stages[f"{way}{RERANKED}"] = _search(texts, questions, scorer)
+    counts = np.array(list(resamples(len(questions), SAMPLES, SEED)), dtype=np.float64) / len(questions)
+    first = next(iter(stages.values())).values
+    shown_stages = {name: _describe(stage, first, counts, questions) for name, stage in stages.items()}
+    best = max(shown_stages, key=lambda name: shown_stages[name]["mrr"])
+    return {"questions": len(questions), "texts": folder.manifest.texts, "best": best, "stages": shown_stages}
+
+
+def read_questions(config: EvaluateSearchConfig, folder: IndexFolder) -> List[Question]:
+    """Return the questions of ``input_file``. Raises InputError for one without an id that the index has."""
+    path, columns = Path(config.input_file), TextColumns(config.text_column, config.id_column)
+    if not path.is_file() or not has_ids(path, columns=columns):
+        raise InputError(
+            f"{path}: no column of ids; give a table of questions and the ids of the texts that answer them"
+        )
+    known = {folder.ids[place] for place in range(len(folder.ids))}
+    questions: Dict[str, Question] = {}
+    for row in read_texts(path, columns=columns):
+        if row.id not in known:
+            raise InputError(f"{path}:{row.line}: {folder.folder} has no text with the id {shown(row.id)}")
+        question = questions.setdefault(row.text, Question(row.text, [], row.line))
+        if row.id not in question.answers:
+            question.answers.append(row.id)
+    if not questions:
+        raise InputError(f"{path} holds no question; give one in every row")
+    return list(questions.values())
+
+
+def _check_lengths(config: EvaluateSearchConfig, questions: Sequence[Question], texts: TextRecall) -> None:
+    for question in questions:
+        reason = texts.why_refused(question.text, config.long_query == "cut")
+        if reason:
+            raise InputError(f"{config.input_file}:{question.line}: {reason}")
+
+
+def _search(texts: TextRecall, questions: Sequence[Question], scorer: PairScorer | None) -> Stage:
+    """Return what is found of each question, by ``scorer`` if that is given."""
+    values, found, started = [], [], time.perf_counter()
+    with CountProgress(len(questions), "question") as progress:
+        for begin in range(0, len(questions), QUERIES):
+            asked = questions[begin : begin + QUERIES]
+            for question, hits in zip(asked, texts.recall([one.text for one in asked])):
+                if scorer is not None and hits:
+                    scores = scorer.score([(question.text, hit.text) for hit in hits])
+                    hits = rerank(hits, scores, len(hits))
+                values.append(_values_of(question.answers, hits))
+                found.append(hits[0].text if hits else "")
+            progress.advance(len(asked))
+    return Stage(np.array(values), found, 1000 * (time.perf_counter() - started) / len(questions))
+
+
+def _values_of(answers: Sequence[str], hits: Sequence[Hit]) -> List[float]:
+    """Return the METRICS of one question."""
+    is_answer = np.array([hit.id in answers for hit in hits] + [False])
+    first = int(is_answer.argmax()) + 1 if is_answer.any() else 0
+    gains = 1 / np.log2(np.arange(2, 12))
+    ndcg = gains[: len(is_answer)] @ is_answer[:10] / gains[: len(answers)].sum()
+    recall = [is_answer[:most].sum() / len(answers) for most in (1, 10)]
+    return [first == 1, 0 < first <= 10, *recall, 1 / first if first else 0, ndcg]
+
+
+def _describe(
+    stage: Stage, first: np.ndarray, counts: np.ndarray, questions: Sequence[Question]
+) -> Dict[str, Any]:
+    """Return the means of a stage, their intervals, the gain over the ``first`` one, and what it loses."""
+    means, mrr = stage.values.mean(axis=0), METRICS.index("mrr")
+    drawn, gain = counts @ stage.values, stage.values[:, mrr] - first[:, mrr]
+    gains = [float(gain.mean()), *percentile_interval(counts @ gain)]
+    lost = np.flatnonzero(stage.values[:, METRICS.index("hit@10")] == 0)[:MOST_LOST]
+    intervals = [percentile_interval(column) for column in drawn.T]
+    return {
+        **dict(zip(METRICS, means.round(DIGITS).tolist())),
+        "intervals": {name: np.round(each, DIGITS).tolist() for name, each in zip(METRICS, intervals)},
+        "gain": np.round(gains, DIGITS).tolist(),
+        "milliseconds": round(stage.milliseconds, 3),
+        "lost": [
+            {"question": questions[n].text, "answers": questions[n].answers, "found": stage.found[n]}
+            for n in lost.tolist()
+        ],
+    }
