@@ -350,7 +350,7 @@ class SearchSteps:
         names = ["choose", "measure"] if self.choosing else ["measure"]
         commands = [
             words_of(
-                "evaluate", "search", **flags, long_query="cut", input_file=self.folder / f"{name}.jsonl",
+                "evaluate", "search", **flags, input_file=self.folder / f"{name}.jsonl",
                 output_file=self.folder / f"{name}.json",
             )
             for name in names

@@ -16,6 +16,7 @@ from ernie_pair.checkpoint.run_config import flags_of
 from ernie_pair.checks.faq import COLUMNS_HELP, Faq, read_faq
 from ernie_pair.checks.recipe import NEEDS, describe_outer
 from ernie_pair.core.cli.options import (
+    ANY,
     data_option,
     devices_option,
     evaluation_option,
@@ -34,6 +35,7 @@ from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.data.pair_records import LABEL_MAP_HELP, RowFlags
 from ernie_pair.pairs.data.pair_source import PairSource, check_columns, labels_for, read_all
 from ernie_pair.pretraining.config.pretrain_config import check_family
+from ernie_pair.retrieval.index import SEARCH_LIBRARIES
 from ernie_pair.runtime.cpu import usable_cores
 from ernie_pair.runtime.device import default_device
 
@@ -58,6 +60,7 @@ class PipelineConfig(RowFlags):
     faq_file: str = data_option(
         "",
         help="questions and answers, or variants and standard questions, without labels: a table, or JSON",
+        needs={ANY: SEARCH_LIBRARIES},
         reads="FILE",
     )
     faq_columns: str = data_option("", help=COLUMNS_HELP, only_with="faq_file")

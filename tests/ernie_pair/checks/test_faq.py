@@ -1,0 +1,145 @@
+"""Questions and answers as people have them, and the search that a pipeline makes of them."""
+
+import json
+
+import pytest
+
+from ernie_pair import PairSearcher, pipeline
+from ernie_pair.checks.faq import MIN_ENTRIES, SearchSteps, read_faq
+from ernie_pair.checks.pipeline_inputs import PipelineConfig
+from ernie_pair.core.errors import InputError
+from ernie_pair.retrieval.index_folder import BM25, BOTH
+
+# {name of the file: (its first lines, {row: number and kind})}; N is replaced in rows that follow
+SHAPES = {
+    "question and answer": ("问题,答案\n", "问题{n}怎么办,答案{n}\n", 1),
+    "two texts without a header": ("", "问题{n}怎么办呢,这是第{n}个问题的答案\n", 1),
+    "variants of one answer": ("question,answer\n", "怎么办{n},答案{n}\n怎么做{n},答案{n}\n", 2),
+    "variant and standard question": ("相似问,标准问\n", "怎么办{n},标准问题{n}\n怎么做{n},标准问题{n}\n", 3),
+    "with the answer beside": ("标准问,相似问,答案\n", "标准{n},怎么办{n},答案{n}\n标准{n},怎么做{n},\n", 3),
+    "the standard question above": ("标准问,相似问,答案\n", "标准{n},怎么办{n},答案{n}\n,怎么做{n},\n", 3),
+    "several in a cell": ("标准问,相似问,答案\n", '标准{n},"怎么办{n}\n怎么做{n}",答案{n}\n', 3),
+    "standard questions and answers alone": ("标准问,答案\n", "标准{n},答案{n}\n", 1),
+}
+
+
+def faq_of(tmp_path, head, row, count=MIN_ENTRIES, name="faq.csv"):
+    path = tmp_path / name
+    path.write_text(head + "".join(row.replace("{n}", str(n)) for n in range(count)), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_each_shape_has_its_groups(tmp_path, shape):
+    head, row, size = SHAPES[shape]
+    faq = read_faq(faq_of(tmp_path, head, row))
+    assert [len(each) for each in faq.groups.values()] == [size] * MIN_ENTRIES
+    assert len({entry.id for entry in faq.entries}) == len(faq.entries)
+    if "答案" in head or "answer" in head:
+        assert all(entry.answer == f"答案{entry.group}" for entry in faq.entries)
+
+
+def test_json_and_named_columns(tmp_path):
+    row = '{"ask": "问题{n}", "say": "答案{n}", "note": "说明{n}"}\n'
+    path = faq_of(tmp_path, "", row, name="faq.jsonl")
+    with pytest.raises(InputError, match="unclear") as refused:
+        read_faq(path)
+    assert "--faq_columns" in refused.value.message
+    faq = read_faq(path, "question=ask,answer=say")
+    assert faq.entries[3][1:] == ("问题3", 3, "答案3")
+
+
+FAULTS = {
+    "one column": ("问题\n", "问题{n}怎么办\n", "ernie-pair index --retrieval bm25"),
+    "no question": ("问题,答案\n", "问题{n},答案{n}\n,只有答案{n}\n", "rows without a question"),
+    "no answer": (
+        "问题,答案\n",
+        "问题{n},答案{n}\n没有{n},\n",
+        "no 答案 in 20 rows: 3, 5, 7, 9, 11 and 15 more",
+    ),
+    "no answer of a standard question": ("标准问,答案\n", "标准{n},答案{n}\n没有{n},\n", "no 答案"),
+    "a list": ("", '{"question": "问题{n}", "answer": ["答案{n}"]}\n', "not a text"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_is_wrong_is_said_at_once(tmp_path, fault):
+    head, row, said = FAULTS[fault]
+    path = faq_of(tmp_path, head, row, name="faq.jsonl" if row.startswith("{") else "faq.csv")
+    with pytest.raises(InputError) as refused:
+        read_faq(path)
+    assert said in refused.value.message
+    if "answer" in fault or "question" in fault:
+        assert "--on_bad_row skip" in refused.value.message
+        assert len(read_faq(path, skips=True).entries) == MIN_ENTRIES
+
+
+def test_different_answers_of_one_question_are_both_kept_and_said(tmp_path, capsys):
+    path = faq_of(tmp_path, "问题,答案\n怎么开户,甲\n怎么开户,乙\n", "问题{n},答案{n}\n")
+    faq = read_faq(path)
+    assert [entry.answer for entry in faq.entries if entry.question == "怎么开户"] == ["甲", "乙"]
+    assert "has different answers, in the rows 2, 3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        ({}, "give --train_file"),
+        ({"faq_file": "faq.csv", "test_file": "test.tsv"}, "--test_file is for labelled pairs"),
+        ({"train_file": "pairs.tsv", "faq_columns": "question=a"}, "--faq_columns needs --faq_file"),
+    ],
+)
+def test_flags_that_do_not_fit(flags, said):
+    with pytest.raises(InputError) as refused:
+        PipelineConfig(output_dir="out", **flags)
+    assert said in refused.value.message
+
+
+STAGE = {"hit@1": 0.5, "hit@10": 0.9, "mrr": 0.6, "milliseconds": 1.0, "gain": [0.0, 0.0, 0.0]}
+STAGE["intervals"] = {name: [0.4, 0.95] for name in ("hit@1", "hit@10", "mrr")}
+
+
+@pytest.mark.parametrize(
+    "stages, served",
+    [
+        ({BM25: {}, BOTH: {"mrr": 0.7}}, BOTH),
+        ({BM25: {"mrr": 0.8}, BOTH: {"mrr": 0.7}}, BM25),
+        ({BM25: {}, BOTH: {}}, BM25),  # of equal ones the one that needs no model
+        ({BM25: {}, "bm25, reranked": {"mrr": 0.7, "gain": [0.1, -0.02, 0.2]}}, BM25),
+        ({BM25: {}, "bm25, reranked": {"mrr": 0.7, "gain": [0.1, 0.02, 0.2]}}, "bm25, reranked"),
+    ],
+)
+def test_the_way_that_serves_is_chosen_on_questions_that_measure_nothing(tmp_path, stages, served):
+    faq = read_faq(faq_of(tmp_path, *SHAPES["variants of one answer"][:2], count=200))
+    config = PipelineConfig(output_dir=str(tmp_path / "out"), faq_file="faq.csv")
+    search = SearchSteps(config, faq, None, "out/exported", 64)
+    search.split()
+    assert len(search.choosing) == len(search.measuring) == 50
+    assert not {e.id for e in search.choosing} & {e.id for e in search.measuring}
+    content = json.dumps({"questions": 50, "stages": {name: {**STAGE, **s} for name, s in stages.items()}})
+    for name in ("choose", "measure"):
+        (search.folder / f"{name}.json").write_text(content, encoding="utf-8")
+    assert search.way == served
+    words = search.serve_words
+    assert ("--embedding_model" in words) == (not served.startswith(BM25))
+    assert ("--model_path" in words) == served.endswith("reranked")
+    assert ("BM25 alone is served" in search.verdict) == (served == BM25)
+
+
+@pytest.mark.recipes
+def test_an_faq_is_a_search_that_answers(tmp_path):
+    """The whole of it; what was held out is found among what was indexed, and the index has all."""
+    path = faq_of(tmp_path, *SHAPES["variants of one answer"][:2], count=60)
+    made = pipeline(
+        faq_file=str(path), output_dir=str(tmp_path / "out"), minutes=0.01, pretrain=False, device="cpu"
+    )
+    assert made["metrics"]["questions"] == 30
+    assert made["metrics"]["stages"][BM25]["hit@10"] > 0.5
+    line = (tmp_path / "out" / "faq" / "measure.jsonl").read_text(encoding="utf-8").splitlines()[0]
+    question = json.loads(line)["question"]
+    hit = PairSearcher(made["index"], retrieval=BM25).search(question)[0]
+    assert hit.text == question and hit.payload == {"answer": f"答案{question.strip('怎么办做')}"}
+    again = pipeline(
+        faq_file=str(path), output_dir=str(tmp_path / "out"), minutes=0.01, pretrain=False, device="cpu"
+    )
+    assert again["result"] == made["result"]
