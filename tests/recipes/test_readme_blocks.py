@@ -162,6 +162,14 @@ def write_texts(here):
     rows = [f"q{number}\t{text}\n" for number, text in enumerate(texts)]
     (here / "faq.tsv").write_text("".join(rows), encoding="utf-8")
     (here / "new_faq.tsv").write_text("n1\t今天\nn2\t明天\n", encoding="utf-8")
+    asked = [(f"{text[:4]}{text[5:]}", f"{text}", number) for number, text in enumerate(texts)]
+    answers = "".join(f"a{n},{one},答案{n}\n" for one, _, n in asked)
+    (here / "answers.csv").write_text(f"id,question,answer\n{answers}", encoding="utf-8")
+    (here / "asked.tsv").write_text(
+        "question\tid\n" + "".join(f"{text}\ta{n}\n" for _, text, n in asked), encoding="utf-8"
+    )
+    rows = "".join(f"{one},答案{n}\n" for *two, n in asked for one in two)
+    (here / "faq.csv").write_text(f"question,answer\n{rows}", encoding="utf-8")
     (here / "questions.txt").write_text("".join(f"{text}\n" for text in texts[:5]), encoding="utf-8")
     lines = (here / "dev.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
     for row in (0, 14, 28):  # wrong labels, so that there is something to calibrate
@@ -247,7 +255,7 @@ def serve(command, here, environment, questions=()):
     with serving(changed(command), here, environment, is_healthy, signal.SIGTERM, 143) as port:
         for question in questions:
             answer = sh(question.replace(":8000", f":{port}"), here, environment)
-            assert re.search('"(scores|embedding|relevance_score)"', answer), answer
+            assert re.search('"(scores|embedding|relevance_score|hits)"', answer), answer
 
 
 def prints_its_address(port, log):
