@@ -364,20 +364,15 @@ class SearchSteps:
 
     @cached_property
     def way(self) -> str:
-        """Return the stage that is served: the best of the choosing questions; of equal ones the simplest.
+        """Return the stage that is served: BM25, which needs no model, unless another is clearly better.
 
-        Reranked only if that is measured to help: the interval of its gain there lies above 0.
+        That is the best of those whose gain over BM25 has an interval above 0 on the choosing questions.
         """
-        path = self.folder / "choose.json"
         if not self.choosing:
-            return BOTH
-        stages = read_json_object(path, "run the same command again")["stages"]
-        plain = [name for name in stages if not name.endswith(RERANKED)]
-        best = max(plain, key=lambda name: stages[name]["mrr"])
-        reranked = f"{best}{RERANKED}"
-        if reranked in stages and stages[reranked]["gain"][1] > stages[best]["gain"][2]:
-            return reranked
-        return best
+            return BM25 if self.measuring else BOTH
+        stages = read_json_object(self.folder / "choose.json", "run the same command again")["stages"]
+        better = [name for name, stage in stages.items() if stage["gain"][1] > 0]
+        return max(better, key=lambda name: stages[name]["mrr"], default=BM25)
 
     @cached_property
     def measured(self) -> Dict[str, Any]:
@@ -415,7 +410,7 @@ class SearchSteps:
         if self.way == BM25:
             vectors = max((name for name in stages if name != BM25), key=lambda name: stages[name]["mrr"])
             return (
-                f"BM25 alone is served, for no other way was better: {line}; {vectors}: first for "
+                f"BM25 alone is served, for no other way was clearly better: {line}; {vectors}: first for "
                 f"{stages[vectors]['hit@1']:.1%}; {after}"
             )
         low, high = found["gain"][1:]

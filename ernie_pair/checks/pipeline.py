@@ -98,7 +98,7 @@ def pipeline(config: PipelineConfig) -> dict[str, Any]:
     if config.fresh_start:
         _set_aside(folder)
     if is_done:
-        say("\n".join(plan.summary()))
+        say("\n".join(line for line in plan.summary() if line.split()[0] in ("report", "serve", "result")))
         return {**files, "result": plan.verdict, "metrics": plan.metrics}
 
     def recorded() -> Iterator[Step]:

@@ -102,9 +102,9 @@ STAGE["intervals"] = {name: [0.4, 0.95] for name in ("hit@1", "hit@10", "mrr")}
 @pytest.mark.parametrize(
     "stages, served",
     [
-        ({BM25: {}, BOTH: {"mrr": 0.7}}, BOTH),
-        ({BM25: {"mrr": 0.8}, BOTH: {"mrr": 0.7}}, BM25),
-        ({BM25: {}, BOTH: {}}, BM25),  # of equal ones the one that needs no model
+        ({BM25: {}, BOTH: {"mrr": 0.7, "gain": [0.1, 0.02, 0.2]}}, BOTH),
+        ({BM25: {"mrr": 0.8}, BOTH: {"mrr": 0.7, "gain": [-0.1, -0.2, 0.1]}}, BM25),
+        ({BM25: {}, BOTH: {"mrr": 0.7, "gain": [0.1, -0.02, 0.2]}}, BM25),  # not clearly better
         ({BM25: {}, "bm25, reranked": {"mrr": 0.7, "gain": [0.1, -0.02, 0.2]}}, BM25),
         ({BM25: {}, "bm25, reranked": {"mrr": 0.7, "gain": [0.1, 0.02, 0.2]}}, "bm25, reranked"),
     ],
