@@ -35,12 +35,12 @@ from ernie_pair.core.files.json_file import read_json_object
 from ernie_pair.core.files.results import read_record
 from ernie_pair.core.progress import say
 from ernie_pair.models.labels import Labels
-from ernie_pair.models.model_card import learned_nothing_in
+from ernie_pair.models.model_card import describe_worth, learned_nothing_in
 from ernie_pair.pairs.data.pair_records import Columns, RowRules
 from ernie_pair.pairs.data.pair_source import PairSource
 from ernie_pair.pretraining.config.pretrain_config import PRETRAINED
-from ernie_pair.report.page import Origin, Table
-from ernie_pair.report.plot_runs import open_runs, page_of
+from ernie_pair.report.page import Origin, Table, render_page
+from ernie_pair.report.plot_runs import group_of, open_runs
 from ernie_pair.runtime.cpu import free_memory
 from ernie_pair.runtime.processes.child_command import words_of
 
@@ -88,7 +88,7 @@ def pipeline(config: PipelineConfig) -> dict[str, Any]:
     files.update({"index": folder / INDEX} if config.faq_file else {}, report=folder / REPORT)
     seconds, steps = dict(inputs.seconds), plan.steps()
     measured: dict[str, Any] = {"flops": inputs.flops, "cores": inputs.cores, "seconds": seconds}
-    rows: list[list[object]] = []
+    rows: list[dict[str, Any]] = []
     is_done = not config.fresh_start and all(path.exists() for path in files.values())
     is_done = is_done and build_record(config, True, **measured).were_made()
     lines = [f"{folder} was made from the same inputs and flags: nothing to do"] if is_done else plan.lines()
@@ -111,8 +111,8 @@ def pipeline(config: PipelineConfig) -> dict[str, Any]:
     log = folder / "pipeline.log"
     for step, took, decided in run_steps("pipeline", config, recorded(), len(steps), log, config.verbose):
         seconds[step.title] = took = max(took, seconds[step.title])  # of one that was done, what it took then
-        commands = "; ".join(shlex.join(["ernie-pair", *words]) for words in step.commands)
-        rows.append([step.title, str(timedelta(seconds=round(took))), decided, commands])
+        commands = [shlex.join(["ernie-pair", *words]) for words in step.commands]
+        rows.append({"title": step.title, "seconds": took, "decided": decided, "commands": commands})
     with build_record(config, True, **measured).published() as (draft,):
         draft.write_text(plan.page(rows), encoding="utf-8")
     say("\n" + "\n".join(plan.summary()))
@@ -417,40 +417,17 @@ class Plan:
 
     @cached_property
     def _verdict_of_pairs(self) -> str:
-        """Return what the model is worth beside counting the characters that two texts share, and what next.
-
-        The test pairs decide, which chose nothing; where counting has no figure, what training recorded.
-        """
-        found, config = self.evaluation, self.config
-        name = "accuracy" if self.inputs.labels.has_classes else "spearman"
-        value, baseline = found[name], found["shared_characters"].get(name)
-        lowest, highest = found.get("intervals", {}).get(name, (value, value))
-        line = f"{name} {value:.4f}"
-        if lowest < highest:
-            line += f" (95 %: {lowest:.4f} to {highest:.4f})"
-        line += f" on {counted(found['rows'], 'test pair')}"
-        if found.get("threshold") is not None:
-            line += f" at threshold {found['threshold']:.4f}"
-        if baseline is None:
-            best = find_best(self.folder / "pair")
-            reason = learned_nothing_in(best) if best else ""
-            worth = f"it has learned nothing ({reason})" if reason else "it was measured"
-            needs_more = bool(reason)
-        else:
-            line += f"; counting shared characters reaches {baseline:.4f}"
-            needs_more = lowest <= baseline
-            worth = "it may be better than counting shared characters, more test pairs would tell"
-            worth = worth if needs_more else "it is better than counting shared characters"
-            worth = "it has learned nothing (it is not above counting)" if value <= baseline else worth
+        best = find_best(self.folder / "pair")
+        worth, is_better = describe_worth(self.evaluation, learned_nothing_in(best) if best else "")
         exported = shlex.quote(str(self.folder / "exported"))
         after = f"serve it: ernie-pair serve --model_path {exported}"
         if self.search:
             after = self.search.verdict
-        elif needs_more:
+        elif not is_better:
             longer = "minutes" if self.pretrains else "epochs"
-            flags = {longer: f"{4 * getattr(config, longer):g}", "output_dir": f"{self.folder}.2"}
+            flags = {longer: f"{4 * getattr(self.config, longer):g}", "output_dir": f"{self.folder}.2"}
             after = f"label more, or learn longer: {again_with({}, **flags)}"
-        return f"{worth}: {line}; {after}"
+        return f"{worth}; {after}"
 
     def summary(self) -> list[str]:
         """Return the last lines: what was made, what it is worth and how it is served."""
@@ -469,18 +446,20 @@ class Plan:
         lines["ask"] = f"curl -s localhost:8000/{path} -d {shlex.quote(example)}"
         return [f"{name:<10}{line}" for name, line in {**lines, "result": self.verdict}.items()]
 
-    def page(self, steps: list[list[object]]) -> str:
+    def page(self, steps: list[dict[str, Any]]) -> str:
         """Return the page of the whole run: its ``steps``, what was measured, and all curves."""
-        measured = [[n, value] for n, value in self.metrics.items() if isinstance(value, (int, float))]
-        heads = ["step", "time", "what was decided", "commands"]
+        names = {"Pretraining": "pretrain", "Fine-tuning": "pair", "Encoder": "encoder"}
+        folders = {title: self.folder / name for title, name in names.items()}
+        runs = {title: open_runs([str(folder)]) for title, folder in folders.items() if folder.is_dir()}
+        seconds = sum(step["seconds"] for step in steps)
         of_search = ["search by", "right answer first", "among the first ten", "mrr", "ms", ""]
-        tables = [
-            Table("Result", ["metric", "value"], measured, self.verdict),
-            *([Table("Search", of_search, self.search.table(), "")] if self.search else []),
-            Table("Use", ["what", "how"], [line.split(maxsplit=1) for line in self.summary()], ""),
-            Table("Steps", heads, steps, "Each runs alone as well."),
-        ]
-        folders = [self.folder / name for name in ("pretrain", "pair", "encoder")]
-        runs = open_runs([str(folder) for folder in folders if folder.is_dir()])
-        made = Origin({n: value for n, value in flags_of(self.config).items() if value not in ("", None)})
-        return page_of(runs, [], made, f"From text and pairs to {self.folder.name}", tables)
+        return render_page(
+            Path(__file__).with_name("pipeline.html"),
+            title=f"From text and pairs to {self.folder.name}",
+            plan=self,
+            search=Table("Search", of_search, self.search.table(), "") if self.search else None,
+            steps=[{**step, "time": timedelta(seconds=round(step["seconds"]))} for step in steps],
+            time=timedelta(seconds=round(seconds)),
+            groups=[group_of(found, [], title) for title, found in runs.items()],
+            made=Origin({n: value for n, value in flags_of(self.config).items() if value not in ("", None)}),
+        )

@@ -117,7 +117,8 @@ def card_of_exported(
         facts.update({"tokens per pair": tokens, "pairs scored": scored})
         title = f"A model of the family {family} that scores sentence pairs, exported"
         python, commands = PYTHON_OF_SCORES, COMMANDS.replace(" --scores true", "")
-    facts.update({"caution": exported.learned_nothing} if exported.learned_nothing else {})
+    told = {"verdict": exported.verdict, "caution": exported.learned_nothing}
+    facts.update({what: words for what, words in told.items() if words})
     facts["largest difference"] = ", ".join(f"{name} {value:.3g}" for name, value in differences.items())
     on, metrics = source.measured
     card = ModelCard(title=title, facts=facts, commands=commands, python=python)
@@ -130,7 +131,8 @@ class Source:
 
     ``name``: what the model card calls it; ``facts``: what export.json says of it besides; ``report``: writes
     a report into the folder that it is given, None: there is none. ``learned_nothing``, ``data``,
-    ``measured``, ``baseline``: see `learned_nothing_in`, `data_in`, `measured_in`, `baseline_in`.
+    ``measured``, ``baseline``, ``verdict``: see `learned_nothing_in`, `data_in`, `measured_in`,
+    `baseline_in`, `describe_worth`.
     """
 
     model: Any  # a PairClassifier or a CustomModel
@@ -145,6 +147,7 @@ class Source:
     data: Sequence[DataFile] = ()
     measured: Tuple[str, Mapping[str, Measured]] = field(default_factory=lambda: ("", {}))
     baseline: Mapping[str, float] = field(default_factory=dict)
+    verdict: str = ""
 
 
 def export_pair(config: ExportConfig, model: Optional[CustomModel] = None) -> None:
@@ -216,12 +219,14 @@ def _source_of(config: ExportConfig, given: Optional[CustomModel]) -> Source:
     max_seq_len = config.max_seq_len or model.spec.inference_length
     tokenizer = open_tokenizer(vocab_file, model.spec, max_seq_len)
     places = model, vocab_file, tokenizer, max_seq_len, calibration, folder.name
+    measured = measured_as(calibration, saved)
     return Source(
         *places,
         learned_nothing="" if is_above_baseline(calibration.measured) else learned_nothing_in(folder),
         data=[*data_in(folder), *list_decision_files(calibration)],
-        measured=measured_as(calibration, saved) or measured_in(folder),
+        measured=measured or measured_in(folder),
         baseline=baseline_in(folder),
+        verdict=str(calibration.measured.get("verdict", "")) if measured else "",
     )
 
 
@@ -252,10 +257,8 @@ def _fill(draft: Path, config: ExportFlags, source: Source, judging: Optional[Ju
     files = {path.name: sha256_of_file(path) for path in sorted(draft.iterdir())}
     labels, how = source.model.spec.labels, source.calibration
     decides = how.threshold, how.symmetric, labels.target, labels.label_range, source.learned_nothing
-    baseline = dict(source.baseline)
-    exported = ExportedModel(
-        draft, labels.names, source.max_seq_len, how.temperature, files, *decides, baseline
-    )
+    told = *decides, dict(source.baseline), source.verdict
+    exported = ExportedModel(draft, labels.names, source.max_seq_len, how.temperature, files, *told)
     threads, differences = cpu_threads(), {}
     message = "largest difference of %-6s from the trained model %.3g, in %d batches"
     for name in config.backends:

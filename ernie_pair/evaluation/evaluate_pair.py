@@ -32,6 +32,7 @@ from ernie_pair.inference.exported_model import EXPORT_MANIFEST
 from ernie_pair.inference.predictor import PairPredictor, PairScorer
 from ernie_pair.inference.scores import check_threshold
 from ernie_pair.models.labels import CLASSIFICATION, RANKING
+from ernie_pair.models.model_card import describe_worth
 from ernie_pair.models.model_folder import resolve_model_folder
 from ernie_pair.models.temperature import CALIBRATION, Calibration, read_calibration, write_calibration
 from ernie_pair.pairs.audit.new_pairs import write_new_pairs
@@ -39,6 +40,7 @@ from ernie_pair.pairs.config.ask_config import EvaluateConfig
 from ernie_pair.pairs.config.pair_config import refuse_class_flags, refuse_query
 from ernie_pair.pairs.data.label_checks import MIN_COMPARED, TURNED, describe_baseline
 from ernie_pair.pairs.data.pair_file import Pairs
+from ernie_pair.pairs.data.pair_source import PairSource
 from ernie_pair.pairs.robustness.perturb import parse_kinds, perturb
 from ernie_pair.pairs.targets.metrics import METRICS, OF_TARGET, describe_single_class
 
@@ -129,6 +131,7 @@ def _evaluate_classes(
     evaluation = {**evaluate_classes(answers, config), **scorer.how}
     baseline = describe_baseline(answers.pairs, scorer.labels, scorer.shared_characters)
     evaluation["shared_characters"] = baseline
+    evaluation["verdict"], _ = describe_worth(evaluation, scorer.learned_nothing)
     if is_saved:
         measured: Dict[str, Any] = {}
         if answers.asked is None:  # what a model's folder keeps of it for its cards: metrics, and on what
@@ -136,6 +139,7 @@ def _evaluate_classes(
             figures = {n: [evaluation[n], ranges.get(n)] for n in METRICS if evaluation[n] is not None}
             measured = {"on": evaluation["input_file"], "sha256": evaluation["input_sha256"]}
             measured.update(rows=evaluation["rows"], metrics=figures, baseline=baseline.get("accuracy"))
+            measured["verdict"] = evaluation["verdict"]
         write_calibration(Path(config.model_path), replace(answers.saved, measured=measured))
     _write(results, evaluation, answers, config)
     _log_evaluation(evaluation, config, is_saved)
@@ -157,6 +161,7 @@ def _evaluate_scores(
     evaluation = (evaluate_ranking if is_ranking else evaluate_scores)(answers, config)
     evaluation.update(scorer.how)
     evaluation["shared_characters"] = describe_baseline(pairs, scorer.labels, {})
+    evaluation["verdict"], _ = describe_worth(evaluation, scorer.learned_nothing)
     _write(results, evaluation, answers, config)
     _print_metrics(evaluation)
     return evaluation, ""
@@ -172,8 +177,10 @@ def _write(
         if config.output_file:
             write_json(drafts.pop(0), evaluation)
         if config.report:
+            made, given = read_origin(config), PairSource.of(config, "input_file", None).given()
+            origins = {number: str(row["origin"]) for number, row in given if row.get("origin")}
             write_report(
-                drafts[: len(FILES)], evaluation, answers, config.worst_rows, made=read_origin(config)
+                drafts[: len(FILES)], evaluation, answers, config.worst_rows, made=made, origins=origins
             )
         if config.robustness_file and answers.robustness is not None:
             rows = new_pairs_of(answers.robustness.changed, answers.pairs, answers.names)

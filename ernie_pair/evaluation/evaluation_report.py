@@ -6,15 +6,17 @@ on one frame.
 
 import math
 from dataclasses import asdict, fields
+from itertools import islice
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
+from types import MappingProxyType
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
 from ernie_pair.core.cli.standard_streams import original_value
 from ernie_pair.core.files.json_file import write_json
 from ernie_pair.evaluation.calibration import Curve
-from ernie_pair.evaluation.evaluation import Answers, ScoreAnswers, Scored
+from ernie_pair.evaluation.evaluation import Answers, ScoreAnswers, Scored, find_slices
 from ernie_pair.inference.scores import are_names
 from ernie_pair.models.labels import CLASSIFICATION, RANKING, REGRESSION
 from ernie_pair.models.model_card import changed_flags
@@ -28,20 +30,19 @@ PREDICTED = "probability of the predicted class"
 NUM_BINS = 40  # of a histogram
 RARE = 0.025  # chances below it are none
 
-Rows = List[Dict[str, Any]]
-
 
 class ReportKind(NamedTuple):
     """The report of the models for one target.
 
-    ``worst`` returns at most so many of the worst rows, a value for each of ``columns``, of which ``rounded``
-    are shown with six digits; ``values``: what the page of ``template`` shows besides.
+    ``worst`` yields the worst rows, the worst first: their index, and a value for each of ``columns`` between
+    their line and their origin; ``rounded`` ones are shown with six digits. ``values``: what the page of
+    ``template`` shows besides.
     """
 
     template: str
     columns: Tuple[str, ...]
     rounded: Tuple[str, ...]
-    worst: Callable[[Any, int], Rows]
+    worst: Callable[[Any], Iterable[Tuple[Any, ...]]]
     values: Callable[[Any, Dict[str, Any]], Dict[str, Any]]
 
 
@@ -52,23 +53,44 @@ def write_report(
     most_rows: int,
     tables: Sequence[page.Table] = (),
     made: page.Origin = page.NO_ORIGIN,
+    origins: Mapping[int, str] = MappingProxyType({}),
 ) -> None:
     """Write the report to ``files``, which become FILES. Raises OSError.
 
     ``answers``: `Answers`, or the `ScoreAnswers` of a model without classes. Equal answers give equal bytes
-    but for the date on the page. ``tables`` stand on it below the metrics.
+    but for the date on the page. ``tables`` stand on it below the metrics. ``origins``: {line: PATH:LINE from
+    where its row was split off}; without it, the origin of a row is where it stands.
     """
-    kind = KINDS[evaluation.get("target", CLASSIFICATION)]
-    worst = kind.worst(answers, most_rows)
+    kind, pairs = KINDS[evaluation.get("target", CLASSIFICATION)], answers.pairs
+    columns, worst = ("line", *kind.columns, "origin"), []
+    slices = _kinds_of_rows(answers)
+    for row, *values in islice(kind.worst(answers), most_rows):
+        line = pairs.number(row)
+        cells = dict(zip(columns, (line, *values, origins.get(line) or pairs.where(row))))
+        worst.append({**cells, "kinds": [n for n, (_, _, inside) in enumerate(slices) if inside[row]]})
     numbers, errors, html = files
     write_json(numbers, evaluation)
     told = [{**row, **{name: f"{row[name]:.6g}" for name in kind.rounded}} for row in worst]
-    lines = [kind.columns, *([str(row[name]) for name in kind.columns] for row in told)]
+    lines = [columns, *([str(row[name]) for name in columns] for row in told)]
     errors.write_bytes("".join(map(page.table_line, lines)).encode("utf-8"))
-    shown = {**kind.values(answers, evaluation), "worst": worst[: page.ON_THE_PAGE]}
+    there = {number for row in worst for number in row["kinds"]}
+    kinds = [(by, number, name) for number, (by, name, _) in enumerate(slices) if number in there]
+    shown = {**kind.values(answers, evaluation), "worst": worst, "kinds": kinds}
     template = Path(__file__).with_name(kind.template)
     rendered = page.render_page(template, evaluation=evaluation, tables=tables, made=made, **shown)
     html.write_bytes(rendered.encode("utf-8"))
+
+
+def _kinds_of_rows(answers: Any) -> List[Tuple[str, str, np.ndarray]]:
+    """Return (by, name, which rows are so, bool [N]) of all that a reader may filter the rows by."""
+    found = find_slices(answers.pairs.left, answers.pairs.right)
+    if not isinstance(answers, Answers):
+        return found
+    size, labels, predictions = answers.num_classes, answers.labels, answers.predictions
+    cells = labels * size + predictions
+    wrong = np.unique(cells[labels != predictions]).tolist()
+    names = {cell: " → ".join(answers.names[place] for place in divmod(cell, size)) for cell in wrong}
+    return [*(("label → prediction", name, cells == cell) for cell, name in names.items()), *found]
 
 
 def read_origin(config: EvaluateConfig) -> page.Origin:
@@ -80,42 +102,22 @@ def read_origin(config: EvaluateConfig) -> page.Origin:
 
 # Models with classes.
 
-COLUMNS = ("line", "loss", "probability", "label", "prediction", "text_a", "text_b")
+COLUMNS = ("loss", "probability", "label", "prediction", "text_a", "text_b")
 
 
-def worst_rows(answers: Answers, most: int) -> Rows:
-    """Return at most ``most`` wrong rows, COLUMNS of each, by falling loss.
-
-    ``probability`` is that of the label, which stands there, as the prediction does, by its name if any.
-    """
+def _wrong_rows(answers: Answers) -> Iterator[Tuple[Any, ...]]:
+    """Yield the wrong rows by falling loss: ``probability`` is that of the label."""
     names, labels, predictions, pairs = answers.names, answers.labels, answers.predictions, answers.pairs
     of_label = answers.shown[np.arange(len(labels)), labels]
     order = np.argsort(of_label, kind="stable")
-    rows = []
-    for row in order[predictions[order] != labels[order]][:most].tolist():
+    for row in order[predictions[order] != labels[order]].tolist():
         share, label, prediction = float(of_label[row]), names[labels[row]], names[predictions[row]]
         loss = -math.log(max(share, 1e-300))
-        values = (pairs.number(row), loss, share, label, prediction, pairs.left[row], pairs.right[row])
-        rows.append(dict(zip(COLUMNS, values)))
-    return rows
+        yield row, loss, share, label, prediction, pairs.left[row], pairs.right[row]
 
 
 def _values_of_classes(answers: Answers, evaluation: Dict[str, Any]) -> Dict[str, Any]:
     """Return what the page shows; of two classes that both occur, three more charts."""
-    calibration = evaluation["calibration"]
-    names = {"accuracy": "Accuracy", "f1": "F1", "auc": "AUC", "average_precision": "Average precision"}
-    names.update(precision="Precision", recall="Recall", mcc="MCC", loss="Log loss")
-    cards = page.metric_cards(evaluation, names)
-    for shown, name in (("ECE, equal mass", "ece"), ("ECE, top label", "ece_top_label")):
-        after = f"{page.format_number(calibration[name + '_calibrated'])} with temperature "
-        after += f"{calibration['temperature']:.3g}"
-        cards.append({"name": shown, "value": page.format_number(calibration[name]), "below": after})
-    if "swap" in evaluation:
-        swap = evaluation["swap"]
-        below = f"mean difference {page.format_number(swap['mean_difference'])}"
-        cards.append(
-            {"name": "Flipped by swapping", "value": page.percent(swap["flip_rate"]), "below": below}
-        )
     curve = Scored(answers.pairs, answers.logits).curve(answers.in_use)
     single = evaluation["single_class"]
     charts = [_reliability(answers, evaluation), _histogram(answers)]
@@ -126,27 +128,20 @@ def _values_of_classes(answers: Answers, evaluation: Dict[str, Any]) -> Dict[str
             _thresholds(curve, evaluation, _class_shown(answers, 1)),
         ]
     return {
-        "cards": cards,
         "charts": charts,
-        "slices": _slices_by_kind(evaluation),
+        "slices": [_with_low(entry, evaluation) for entry in evaluation["slices"]],
         "num_wrong": int(np.sum(answers.predictions != answers.labels)),
         "single_class": "" if single is None else describe_single_class(single, evaluation["rows"]),
         "are_named": are_names(answers.names),
     }
 
 
-def _slices_by_kind(evaluation: Dict[str, Any]) -> Dict[str, Rows]:
-    """Return {by: slices}, each with its ``share`` and ``is_low``: fewer are right than chance leads to."""
-    kinds: Dict[str, Rows] = {}
-    for entry in evaluation["slices"]:
-        more: Dict[str, Any] = {"share": entry["rows"] / evaluation["rows"]}
-        if "accuracy" in entry:
-            from scipy.stats import binom
+def _with_low(entry: Dict[str, Any], evaluation: Dict[str, Any]) -> Dict[str, Any]:
+    """Return a slice with ``is_low``: fewer are right than chance leads to."""
+    from scipy.stats import binom
 
-            num_right = round(entry["accuracy"] * entry["rows"])
-            more["is_low"] = binom.cdf(num_right, entry["rows"], evaluation["accuracy"]) < RARE
-        kinds.setdefault(entry["by"], []).append({**entry, **more})
-    return kinds
+    num_right = round(entry["accuracy"] * entry["rows"])
+    return {**entry, "is_low": binom.cdf(num_right, entry["rows"], evaluation["accuracy"]) < RARE}
 
 
 def _class_shown(answers: Answers, place: int, before: str = "class ") -> str:
@@ -248,30 +243,19 @@ def _two_groups(
 
 # Models for regression.
 
-SCORE_COLUMNS = ("line", "error", "score", "label", "text_a", "text_b")
-SCORE_NAMES = {"pearson": "Pearson", "spearman": "Spearman", "mae": "Mean absolute error", "mse": "MSE"}
+SCORE_COLUMNS = ("error", "score", "label", "text_a", "text_b")
 
 
-def _worst_scores(answers: ScoreAnswers, most: int) -> Rows:
-    """Return rows by falling distance of the score from the label."""
+def _worst_scores(answers: ScoreAnswers) -> Iterator[Tuple[Any, ...]]:
+    """Yield rows by falling distance of the score from the label."""
     errors, pairs = answers.scores - answers.labels, answers.pairs
-    rows = []
-    for row in np.argsort(-np.abs(errors), kind="stable")[:most].tolist():
+    for row in np.argsort(-np.abs(errors), kind="stable").tolist():
         numbers = float(errors[row]), float(answers.scores[row]), float(answers.labels[row])
-        values = (pairs.number(row), *numbers, pairs.left[row], pairs.right[row])
-        rows.append(dict(zip(SCORE_COLUMNS, values)))
-    return rows
+        yield row, *numbers, pairs.left[row], pairs.right[row]
 
 
 def _values_of_scores(answers: ScoreAnswers, evaluation: Dict[str, Any]) -> Dict[str, Any]:
-    cards = page.metric_cards(evaluation, SCORE_NAMES)
-    if "swap" in evaluation:
-        swap = evaluation["swap"]
-        below = f"at most {page.format_number(swap['largest_difference'])}"
-        value = page.format_number(swap["mean_difference"])
-        cards.append({"name": "Moved by swapping", "value": value, "below": below})
-    charts = [_scatter(answers, evaluation), _by_label(evaluation), _errors(answers)]
-    return {"cards": cards, "charts": charts, "slices": _slices_by_kind(evaluation)}
+    return {"charts": [_scatter(answers, evaluation), _by_label(evaluation), _errors(answers)]}
 
 
 def _scatter(answers: ScoreAnswers, evaluation: Dict[str, Any]) -> Chart:
@@ -318,24 +302,21 @@ def _errors(answers: ScoreAnswers) -> Chart:
 
 # Models that rank candidates.
 
-RANK_COLUMNS = ("line", "rank", "candidates", "score", "first_score", "query", "relevant", "first")
-RANK_NAMES = {"mrr": "MRR", "map": "MAP", "ndcg": "nDCG", "hit_at_1": "First is relevant"}
-RANK_NAMES["loss"] = "Listwise loss"
+RANK_COLUMNS = ("rank", "candidates", "score", "first_score", "query", "relevant", "first")
 
 
-def _worst_queries(answers: ScoreAnswers, most: int) -> Rows:
+def _worst_queries(answers: ScoreAnswers) -> List[Tuple[Any, ...]]:
     """Return queries whose first candidate is not relevant, by falling rank of the first one that is."""
     pairs, scores = answers.pairs, answers.scores
     names = pairs.left if pairs.queries is None else pairs.queries
-    rows: Rows = []
+    rows: List[Tuple[Any, ...]] = []
     for query in ranked_queries(scores, answers.labels, answers.known_groups):
         rank = int(query.ranks[0])
         if rank > 1:
             relevant, first = int(query.rows[rank - 1]), int(query.rows[0])
-            numbers = (pairs.number(relevant), rank, len(query.rows), float(scores[relevant]))
-            texts = (names[relevant], pairs.right[relevant], pairs.right[first])
-            rows.append(dict(zip(RANK_COLUMNS, (*numbers, float(scores[first]), *texts))))
-    return sorted(rows, key=lambda row: (-row["rank"], row["line"]))[:most]
+            numbers = relevant, rank, len(query.rows), float(scores[relevant]), float(scores[first])
+            rows.append((*numbers, names[relevant], pairs.right[relevant], pairs.right[first]))
+    return sorted(rows, key=lambda row: (-row[1], row[0]))
 
 
 def _values_of_ranking(answers: ScoreAnswers, evaluation: Dict[str, Any]) -> Dict[str, Any]:
@@ -343,7 +324,7 @@ def _values_of_ranking(answers: ScoreAnswers, evaluation: Dict[str, Any]) -> Dic
     edges = np.linspace(scores.min(), scores.max() + 1e-9, NUM_BINS + 1)
     note = "Of all queries together: only the order within a query counts."
     by_label = _two_groups("Scores by label", scores, answers.labels > 0, names, edges, note, xlabel="score")
-    return {"cards": page.metric_cards(evaluation, RANK_NAMES), "charts": [_ranks(evaluation), by_label]}
+    return {"charts": [_ranks(evaluation), by_label]}
 
 
 def _ranks(evaluation: Dict[str, Any]) -> Chart:
@@ -361,7 +342,7 @@ def _ranks(evaluation: Dict[str, Any]) -> Chart:
 
 KINDS = {
     CLASSIFICATION: ReportKind(
-        "report.html", COLUMNS, ("loss", "probability"), worst_rows, _values_of_classes
+        "report.html", COLUMNS, ("loss", "probability"), _wrong_rows, _values_of_classes
     ),
     REGRESSION: ReportKind(
         "score_report.html", SCORE_COLUMNS, ("error", "score", "label"), _worst_scores, _values_of_scores

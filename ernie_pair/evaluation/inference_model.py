@@ -14,7 +14,7 @@ from ernie_pair.core.files.atomic_folder import list_content
 from ernie_pair.inference.predictor import Advance, PairScorer
 from ernie_pair.inference.token_rows import WINDOW, encode_texts, open_tokenizer
 from ernie_pair.kernels.choice import KernelFlags
-from ernie_pair.models.model_card import baseline_in
+from ernie_pair.models.model_card import baseline_in, learned_nothing_in
 from ernie_pair.models.model_folder import resolve_model_folder
 from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.models.networks.encoders import predict_logits
@@ -61,8 +61,9 @@ class TrainedScorer(PairScorer):
         take_threads(self.model, threads)
         self.max_seq_len = max_seq_len or self.model.spec.inference_length
         self.tokenizer = open_tokenizer(vocab_file, self.model.spec, self.max_seq_len)
-        self.calibration = read_calibration(Path(self.where), self.model.num_classes)
-        self.shared_characters = baseline_in(Path(self.where))
+        where = Path(self.where)
+        self.calibration = read_calibration(where, self.model.num_classes)
+        self.shared_characters, self.learned_nothing = baseline_in(where), learned_nothing_in(where)
 
     @property
     def identity(self) -> Tuple[str, str]:

@@ -79,7 +79,10 @@ class CrossValidateConfig(OverwriteFlag, PairConfig):
         at_least=0,
     )
     worst_rows: int = evaluation_option(
-        200, help="maximum number of wrong rows in errors.tsv, highest loss first", unit="rows", at_least=0
+        5000,
+        help="maximum number of wrong rows in errors.tsv and on the page, highest loss first",
+        unit="rows",
+        at_least=0,
     )
 
     def __post_init__(self):

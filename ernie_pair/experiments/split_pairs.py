@@ -9,7 +9,6 @@ and measured on. Where chains of shared texts join most rows, rows of one first 
 import logging
 import math
 from dataclasses import dataclass, replace
-from itertools import repeat
 from pathlib import Path
 from typing import Dict, List, Literal, NamedTuple, Sequence, Tuple
 
@@ -198,7 +197,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SplitPairsConfig(OverwriteFlag, RowFlags):
-    """Split labelled pairs into train.jsonl, dev.jsonl and test.jsonl that share no text."""
+    """Split labelled pairs into train.jsonl, dev.jsonl and test.jsonl that share no text.
+
+    The column `origin` says from which line of which file a row is.
+    """
 
     EXAMPLE = "--train_file pairs.csv --output_dir pairs --dev_share 0.1"
     MOST_CLASSES = MAX_WORDS
@@ -274,7 +276,8 @@ def split_pairs(config: SplitPairsConfig) -> None:
         for draft, final, part in zip(drafts, results.given, (*parts, *others)):
             values = part.known_labels.tolist()
             shown = [labels.names[each] for each in values] if labels.has_classes else map(repr, values)
-            write_new_pairs(draft, final, map(NewPair, part.left, part.right, shown, repeat("")))
+            origins = map(part.where, range(len(part)))
+            write_new_pairs(draft, final, map(NewPair, part.left, part.right, shown, origins))
     sizes = ", ".join(f"{n} {counted(len(part), 'pair')}" for n, part in zip(names, (*parts, *others)))
     logger.info("%s: %s", folder, sizes)
 

@@ -16,8 +16,9 @@ Any of the models may be missing; ``int8`` exists together with its file, and ``
 export measured the Paddle model in it. ``threshold`` is null if the most probable class is predicted. A model
 without classes has one label, score, and ``label_range``, null if any number is possible.
 ``learned_nothing`` is there if the model is no better than without training: the reason.
-``shared_characters``: the thresholds of the baseline, chosen on the training pairs. ``data`` and ``measured``
-say what the model was made of and what it reached, as its README.md does.
+``shared_characters``: the thresholds of the baseline, chosen on the training pairs; ``verdict``: what it is
+worth beside that, where `evaluate` saved it. ``data`` and ``measured`` say what the model was made of and
+what it reached, as its README.md does.
 """
 
 from dataclasses import dataclass, field, replace
@@ -70,6 +71,7 @@ class ExportedModel:
     label_range: Optional[Tuple[float, float]] = None  # for regression, if it is known
     learned_nothing: str = ""  # why it is no better than without training, if it is not
     shared_characters: Dict[str, float] = field(default_factory=dict)  # of the baseline: `best_thresholds`
+    verdict: str = ""  # what it is worth beside the baseline, see `describe_worth`
 
     @property
     def has_classes(self) -> bool:
@@ -140,6 +142,7 @@ def read_exported(folder: Path) -> ExportedModel:
         "threshold": found.threshold is None or (is_threshold(found.threshold) and len(labels) == 2),
         "symmetric": found.symmetric in SYMMETRIES,
         "learned_nothing": isinstance(found.learned_nothing, str),
+        "verdict": isinstance(found.verdict, str),
         "shared_characters": are_thresholds(found.shared_characters),
     }
     wrong = ", ".join(key for key, sound in is_sound.items() if not sound)

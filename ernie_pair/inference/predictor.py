@@ -43,6 +43,7 @@ class PairScorer:
     labels: Labels
     calibration: Calibration
     shared_characters: Mapping[str, float] = {}  # thresholds of the baseline, see `best_thresholds`
+    learned_nothing = ""  # why it is no better than without training
     world, window = World(), WINDOW
     process_group: Any = None  # of a ``world`` of several
 
@@ -202,7 +203,7 @@ class PairPredictor(PairScorer):
         check_whole_numbers(0, threads=threads)
         self.exported = exported = read_exported(Path(folder).expanduser())
         self.where, self.calibration = str(folder), exported.calibration
-        self.shared_characters = exported.shared_characters
+        self.shared_characters, self.learned_nothing = exported.shared_characters, exported.learned_nothing
         self.labels = Labels.scores(exported.label_range)
         if exported.target == CLASSIFICATION:
             self.labels = Labels.named({name: number for number, name in enumerate(exported.labels)})

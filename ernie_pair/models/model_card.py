@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ernie_pair.checkpoint.manifest import installed_versions
-from ernie_pair.core.errors import printable
+from ernie_pair.core.errors import counted, printable
 from ernie_pair.core.files.atomic_folder import MADE, README
 from ernie_pair.core.files.json_file import is_number, is_texts, is_whole_number
 from ernie_pair.core.files.results import read_record
+from ernie_pair.models.labels import RANKING, REGRESSION
 
 FENCE = "```"
 _MARKS = re.compile(r"[\\`*\[\]<>&|]")  # at which a tag, a link, a code, an emphasis or a cell begins
@@ -147,6 +148,30 @@ def is_above_baseline(measured: Mapping[str, Any]) -> bool:
     """Return whether the accuracy in a calibration's ``measured`` is above that of shared characters."""
     accuracy, baseline = metrics_in(measured).get("accuracy"), measured.get("baseline")
     return accuracy is not None and is_number(baseline) and accuracy.value > float(baseline or 0)
+
+
+def describe_worth(found: Mapping[str, Any], learned_nothing: str = "") -> Tuple[str, bool]:
+    """Return what a model is worth beside counting the characters that two texts share, and if it is more.
+
+    ``found``: what `evaluate` measured. Where counting has no figure, ``learned_nothing`` decides, which
+    training recorded.
+    """
+    name = {REGRESSION: "spearman", RANKING: "mrr"}.get(found.get("target", ""), "accuracy")
+    value, baseline = found[name], found["shared_characters"].get(name)
+    if value is None:
+        return f"it has learned nothing ({name} is undefined: all of its scores or labels are equal)", False
+    lowest, highest = found.get("intervals", {}).get(name) or (value, value)
+    line = f"{name} {value:.4f}"
+    line += f" (95 %: {lowest:.4f} to {highest:.4f})" if lowest < highest else ""
+    line += f" on {counted(found['rows'], 'test pair')}"
+    line += f" at threshold {found['threshold']:.4f}" if found.get("threshold") is not None else ""
+    if baseline is None:
+        worth = f"it has learned nothing ({learned_nothing})" if learned_nothing else "it was measured"
+        return f"{worth}: {line}", not learned_nothing
+    worth = "it may be better than counting shared characters, more test pairs would tell"
+    worth = worth if lowest <= baseline else "it is better than counting shared characters"
+    worth = "it has learned nothing (it is not above counting)" if value <= baseline else worth
+    return f"{worth}: {line}; counting shared characters reaches {baseline:.4f}", lowest > baseline
 
 
 def changed_flags(flags: Mapping[str, object], defaults: Mapping[str, object]) -> Dict[str, object]:

@@ -119,7 +119,6 @@ def drawn_text(text: str, otherwise: str) -> str:
     return shown.replace("$", r"\$") if is_drawable else otherwise
 
 
-ON_THE_PAGE = 50  # the worst rows or queries that a page lists
 MAX_CARD_BYTES = 1 << 18  # bytes
 
 
@@ -195,18 +194,6 @@ def text_table(table: Table) -> str:
         cells = [first.ljust(widths[0]), *(cell.rjust(n) for cell, n in zip(others, widths[1:]))]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(filter(None, [*lines, table.note]))
-
-
-def metric_cards(evaluation: Mapping[str, Any], names: Mapping[str, str]) -> List[Dict[str, str]]:
-    """Return a card {name, value, below} of each metric of ``names``, {key in ``evaluation``: name shown}.
-
-    Its interval is below its value, if ``evaluation`` has one.
-    """
-    ranges = evaluation.get("intervals", {})
-    return [
-        {"name": shown, "value": format_number(evaluation[name]), "below": format_range(ranges.get(name))}
-        for name, shown in names.items()
-    ]
 
 
 def format_cell(value: object) -> str:

@@ -264,24 +264,26 @@ def page_of(
 
     ``title``, ``tables`` and ``charts``: what it shows before the runs.
     """
+    group = group_of(runs, requested, "Runs" if title else "Results")
+    title = title or ("Run" if len(runs) == 1 else "Runs compared")
+    return render_page(TEMPLATE, title=title, tables=tables, charts=charts, group=group, made=made)
+
+
+def group_of(runs: Sequence[Run], requested: Sequence[str], title: str) -> Dict[str, object]:
+    """Return what plot.html shows of runs in common charts; ``title``: above their results."""
     metrics = choose_metrics(runs, requested, MAX_CHARTS)
     machine = [] if requested else [name for name in metrics_of(runs) if name in LAST]
-    return render_page(
-        TEMPLATE,
-        title=title or ("Run" if len(runs) == 1 else "Runs compared"),
-        tables=tables,
-        charts=charts,
-        runs=[
+    return {
+        "runs": [
             {"name": run.name, "colour": colour_of(number), "line": CSS_LINES[line_of(number)]}
             for number, run in enumerate(runs)
         ],
-        results=results_of(runs, metrics[:MAX_RESULTS])._replace(title="Runs" if title else "Results"),
-        curves=charts_of(runs, metrics),
-        machine_curves=charts_of(runs, machine),
-        flags=flag_table(runs),
-        note=NOTE,
-        made=made,
-    )
+        "results": results_of(runs, metrics[:MAX_RESULTS])._replace(title=title),
+        "curves": charts_of(runs, metrics),
+        "machine_curves": charts_of(runs, machine),
+        "flags": flag_table(runs),
+        "note": NOTE,
+    }
 
 
 def results_of(runs: Sequence[Run], metrics: Sequence[str]) -> Table:

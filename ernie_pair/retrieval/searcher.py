@@ -100,7 +100,7 @@ class TextRecall:
         folder.check_breadth(breadth)
         manifest, self.retrieval = folder.manifest, folder.choose_retrieval(retrieval)
         self.recall_k, self.count = min(recall_k, manifest.texts), manifest.texts
-        self.payload = manifest.payload
+        self.payload, self.example = manifest.payload, folder.texts[0]
         self._folder, self._embedder = folder, None
         self._words = None if self.retrieval == VECTORS else WordIndex(folder.folder, self.count)
         if self.retrieval == BM25:

@@ -234,6 +234,11 @@ class Health(BaseModel):
         None, description="the lowest and the highest score, where known"
     )
     labels: Optional[List[str]] = Field(None, description="the names of the classes; score if there are none")
+    match: Optional[int] = Field(None, description="of two classes the one of pairs that match")
+    verdict: Optional[str] = Field(
+        None, description="what the model is worth, in a sentence; null: it was exported unmeasured"
+    )
+    caution: Optional[str] = Field(None, description="why the model is no better than without training")
     max_seq_len: Optional[int] = Field(None, description="tokens per pair; longer pairs are cut")
     temperature: Optional[float] = Field(None, description="what the logits are divided by")
     threshold: Optional[float] = Field(None, description="pairs of this probability or more are of class 1")
@@ -246,6 +251,7 @@ class Health(BaseModel):
     indexed_texts: Optional[int] = Field(
         None, description="texts that /search looks through; null: it has no index"
     )
+    example: Optional[str] = Field(None, description="the first of these texts")
 
 
 class Refusal(BaseModel):

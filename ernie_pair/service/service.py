@@ -447,6 +447,9 @@ class Service:
                 target=exported.target,
                 label_range=exported.label_range,
                 labels=list(exported.labels),
+                match=predictor.match if predictor.num_classes == 2 else None,
+                verdict=exported.verdict or None,
+                caution=exported.learned_nothing or None,
                 max_seq_len=exported.max_seq_len,
                 temperature=exported.temperature,
                 threshold=predictor.threshold,
@@ -455,7 +458,7 @@ class Service:
         if embedder is not None:
             found["vector_length"] = embedder.dim
         if texts is not None:
-            found["indexed_texts"] = texts.count
+            found.update(indexed_texts=texts.count, example=texts.example)
         status = "ok" if alive else "stopping"
         return Health(status=status, models=self.served.names, waiting_pairs=self.waiting, **found)
 

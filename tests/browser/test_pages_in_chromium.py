@@ -6,7 +6,9 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -30,12 +32,23 @@ from ernie_pair.experiments.compare_starts import compare, write_comparison
 from ernie_pair.inference.exported_model import ExportedModel
 from ernie_pair.inference.scores import Prediction
 from ernie_pair.pairs.audit.audit_pairs import AuditPairsConfig, audit_pairs
-from ernie_pair.report.page import Origin
-from ernie_pair.report.plot_runs import PlotConfig, open_runs, plot
+from ernie_pair.report.page import Origin, render_page
+from ernie_pair.report.plot_runs import PlotConfig, group_of, open_runs, plot
 
 pytestmark = pytest.mark.browser
 
-NAMES = ("runs", "report", "models", "starts")
+NAMES = ("runs", "report", "models", "starts", "pipeline")
+VERDICT = (
+    "it is better than counting shared characters: accuracy 0.9000 (95 %: 0.8800 to 0.9200) on 60 test pairs "
+    "at threshold 0.5000; counting shared characters reaches 0.7000"
+)
+LINE = "ernie-pair train --train_file=pairs/train.jsonl --output_dir=a/folder/with/a/name/that/is/long"
+USE = ["model", "report", "serve     ernie-pair serve --model_path out", "ask       curl -s localhost:8000"]
+PLAN = SimpleNamespace(  # what the page of a pipeline asks of it
+    verdict=f"{VERDICT}; serve it: ernie-pair serve --model_path out/exported",
+    inputs=SimpleNamespace(labels=SimpleNamespace(has_classes=True), rows={"train": 600}, text=None),
+    summary=lambda: USE,
+)
 MODEL = {
     "size": "4 x 312", "precision": "fp32", "threshold": 0.5, "accuracy": 0.9,
     "accuracy_interval": [0.88, 0.92],
@@ -61,7 +74,17 @@ def pages(folder, runs):
     answers = answers_of()._replace(names=("不同", "相同"))
     made = Origin({"batch_size": 64, "worst_rows": 10}, "# A sentence-pair classifier\n\n- base model: m\n")
     report = [folder / name for name in FILES]
-    write_report(report, evaluate_classes(answers, config_of()), answers, 10, made=made)
+    evaluation = {**evaluate_classes(answers, config_of()), "shared_characters": {"accuracy": 0.7}}
+    evaluation["shared_characters"]["thresholds_of"] = "the best of these pairs"
+    evaluation["verdict"] = VERDICT
+    write_report(report, evaluation, answers, 50, made=made, origins={2: "all.csv:77"})
+    PLAN.evaluation = evaluation
+    step = {"title": "train", "decided": "3 epochs", "commands": [LINE], "time": "0:00:05"}
+    groups = [group_of(open_runs([str(runs[0])]), [], "Fine-tuning")]
+    shown = {"title": "Pipeline", "plan": PLAN, "steps": [step], "time": "0:00:05", "groups": groups}
+    shown["search"] = None
+    template = ROOT / "ernie_pair" / "checks" / "pipeline.html"
+    (folder / "pipeline.html").write_text(render_page(template, **shown, made=made), encoding="utf-8")
     models = [{**MODEL, "name": name, "pairs_per_second": speed} for name, speed in zip("abc", (9, 100, 20))]
     content = {"rows": 60, "input_file": "test.tsv", "threads": 2, "models": models}
     write_table([folder / name for name in MODEL_FILES], content)
@@ -105,7 +128,7 @@ def test_a_wide_table_scrolls_inside_its_own_container(browser, pages, name, the
     tables = browser.run(SCROLLED)
     assert all(table["seen"] and table["page"] == 0 for table in tables)
     assert all(table["wide"] and table["shaded"] for table in tables if table["hidden"])
-    assert any(table["hidden"] for table in tables) or name == "models"
+    assert any(table["hidden"] for table in tables) or name in ("models", "pipeline")
 
 
 def test_dark_theme_applies_to_the_page_and_its_charts(browser, pages):
@@ -152,9 +175,38 @@ def test_enter_on_a_header_sorts_rows_within_their_groups(browser, pages):
     assert len(first) > 1 and [int(row[1]) for row in first] == sorted(int(row[1]) for row in first)
 
 
+FILTER = """
+const [text, kind] = document.querySelectorAll(".filter input, .filter select");
+text.value = arguments[0];
+kind.value = [...kind.options].find((option) => option.text === arguments[1]).value;
+text.dispatchEvent(new Event("input", {bubbles: true}));
+return [...document.querySelectorAll("tr[data-kinds]:not([hidden])")].map((row) => row.innerText.split("\\t"));
+"""
+
+
+def test_the_errors_are_filtered_by_text_and_by_kind(browser, pages):
+    browser.open(pages["report"])
+    rows, wrong = browser.run(FILTER, "", "all kinds"), browser.run(FILTER, "", "相同 → 不同")
+    assert rows[0][0] == "all.csv:77" and 0 < len(wrong) < len(rows)
+    assert all(row[1:3] == ["相同", "不同"] for row in wrong)
+    assert f"{len(wrong)} of {len(rows)} rows" in browser.text()
+    assert len(browser.run(FILTER, "ALERT", "all kinds")) == 1
+
+
+def test_a_command_is_copied_by_its_button(browser, pages):
+    browser.open(pages["pipeline"])
+    granted = {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
+    browser.driver.execute_cdp_cmd("Browser.grantPermissions", granted)
+    browser.run("[...document.querySelectorAll('.copy')].pop().click()")
+    browser.wait("return document.body.innerText.includes('Copied')")
+    browser.run("navigator.clipboard.readText().then((text) => { window.copied = text; })")
+    assert browser.wait("return window.copied") == LINE
+
+
 WORDS = {
     "report": "Date;UTC;paddlepaddle;--batch_size 64;Model card;不同;相同",
     "runs": "Runs compared;valid accuracy;Flags that differ;learning_rate;0.0002;seed",
+    "pipeline": "test pairs at threshold 0.5000;0.7000;600;0:00:05;The evaluation;Fine-tuning;always 不同",
     "starts": "Starts compared;a - b;not above 0;Runs;valid accuracy;Flags that differ",
 }
 
@@ -175,8 +227,8 @@ def test_pages_show_what_was_measured_and_how(browser, pages, name):
 
 
 @contextmanager
-def serving(model, embedder=None, key=""):
-    """The address of the service, which serves ``model`` and ``embedder``."""
+def serving(model, embedder=None, key="", texts=None):
+    """The address of the service, which serves ``model`` and ``embedder``, and searches ``texts``."""
     uvicorn = pytest.importorskip("uvicorn")
     pytest.importorskip("prometheus_client")
     from ernie_pair.service.batcher import Batching
@@ -184,7 +236,8 @@ def serving(model, embedder=None, key=""):
     from ernie_pair.service.service import ServedModels, create_app
 
     port = free_port()
-    app = create_app(ServedModels(model, embedder), Batching(8, 0.01, 100), Limits(2000, 5, 200), api_key=key)
+    served = ServedModels(model, embedder, texts)
+    app = create_app(served, Batching(8, 0.01, 100), Limits(2000, 5, 200), api_key=key)
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_config=None))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -237,6 +290,26 @@ def rank(browser, address, candidates, num_names):
     return browser.text()
 
 
+CHINESE = (
+    "好于只数相同的字：准确率 0.9000（95 %：0.8800 到 0.9200），60 条测试句对，阈值 0.5000；只数相同的字是 0.7000",  # noqa: E501
+    *("注意：few pairs。", "1: 两句匹配", "概率达到 25.00%"),
+)
+
+
+@pytest.mark.parametrize("lang, words", [
+    ("zh-CN", CHINESE), ("en-US", (VERDICT, "Caution: few pairs.", "1: the texts match")),
+])  # fmt: skip
+def test_the_page_says_what_the_model_is_worth_in_the_language_of_the_browser(browser, lang, words):
+    model, agent = Model(), browser.run("return navigator.userAgent")
+    model.exported = replace(model.exported, labels=("0", "1"), verdict=VERDICT, learned_nothing="few pairs")
+    spoken = {"userAgent": agent, "acceptLanguage": lang}
+    browser.driver.execute_cdp_cmd("Emulation.setUserAgentOverride", spoken)
+    with serving(model) as address:
+        browser.open(f"{address}/")
+        browser.wait("return names.length === 2")
+        assert [each for each in words if each not in browser.text()] == [] and browser.errors() == []
+
+
 def test_swagger_ui_lists_the_routes_and_tries_them(browser, service):
     pytest.importorskip("fastapi_offline")
     browser.open(f"{service}/docs")
@@ -271,7 +344,7 @@ def test_without_a_classifier_the_page_names_what_is_served(browser):
 
 def test_ranking_shows_each_candidate_with_its_number(browser, service):
     text = rank(browser, service, "甲\n\n乙乙\n丙丙丙", 2)
-    assert "[n]：第 n 句候选 · candidate n" in text
+    assert "[n]: candidate n" in text
     for words in ("[1] 甲", "[2] 乙乙", "[3] 丙丙丙"):
         assert words in text
 

@@ -197,7 +197,10 @@ class EvaluateConfig(InferenceFlags):
     )
     seed: int = evaluation_option(1234, help="seed of the resamples and of the perturbed pairs", at_least=0)
     worst_rows: int = evaluation_option(
-        200, help="maximum number of wrong rows in errors.tsv, the worst first", unit="rows", at_least=0
+        5000,
+        help="maximum number of wrong rows in errors.tsv and on the page, the worst first",
+        unit="rows",
+        at_least=0,
     )
 
     def __post_init__(self):

@@ -101,7 +101,7 @@ def test_from_text_and_pairs_all_steps_run_in_order(asked, config, tmp_path, cap
         f"--minutes 240 --output_dir '{tmp_path}/a model.2'"
     )
     page = (tmp_path / "a model" / "report.html").read_text()
-    assert "From text and pairs to a model" in page and "ernie-pair launch pretrain" in page
+    assert "From text and pairs to a model" in page and "<span>launch</span> <span>pretrain</span>" in page
 
 
 def test_a_second_pipeline_in_the_same_folder_is_refused(asked, config, tmp_path):

@@ -15,7 +15,7 @@ from tiny_pair import toy_rows, train_config, write_pairs, write_rows
 
 from ernie_pair.core.errors import InputError
 from ernie_pair.evaluation.evaluation import evaluate_classes
-from ernie_pair.evaluation.evaluation_report import FILES, worst_rows, write_report
+from ernie_pair.evaluation.evaluation_report import FILES, write_report
 from ernie_pair.models.temperature import CALIBRATION, read_calibration
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.train.train_pair import train_pair
@@ -66,7 +66,7 @@ def test_texts_are_escaped_in_the_html_and_the_tsv(tmp_path):
     assert files["report.html"].count("<script>") == 1  # the page's own sorting script
     texts = Page(files["report.html"]).texts
     assert any("<script>alert(1)</script>" in text for text in texts) and "label <1>" in texts
-    assert "<script>alert(1)</script>\\t&\t今天0很好\n" in files["errors.tsv"]
+    assert "<script>alert(1)</script>\\t&\t今天0很好\t" in files["errors.tsv"]
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -88,17 +88,18 @@ def test_a_source_date_epoch_that_is_no_number_is_ignored(monkeypatch, epoch):
 def test_errors_tsv_lists_wrong_rows_by_descending_loss(tmp_path):
     answers = answers_of()
     header, *rows = (line.split("\t") for line in written(tmp_path, answers)["errors.tsv"].splitlines())
-    assert header == ["line", "loss", "probability", "label", "prediction", "text_a", "text_b"]
+    assert header == [*"line loss probability label prediction text_a text_b origin".split()]
+    assert all(row[-1] == f":{row[0]}" for row in rows)
     assert [rows[0][0], *rows[0][3:5]] == ["2", "<0>", "<1>"]
     losses = [float(row[1]) for row in rows]
     assert losses == sorted(losses, reverse=True) and losses[0] == pytest.approx(18, rel=1e-3)
     assert [float(row[2]) for row in rows] == pytest.approx([math.exp(-loss) for loss in losses], rel=1e-4)
     wrong = np.flatnonzero(answers.predictions != answers.labels)
     assert {int(row[0]) - 2 for row in rows} <= set(wrong.tolist()) and len(rows) == min(10, len(wrong))
-    assert len(worst_rows(answers, 2)) == 2
+    assert len(written(tmp_path, answers, 2)["errors.tsv"].splitlines()) == 3
     many = answers_of(rows=900)
     page, num_wrong = written(tmp_path, many, 70)["report.html"], np.sum(many.predictions != many.labels)
-    assert page.count('<td class="text">') == 2 * 50 and f"50 of {num_wrong} wrong rows" in page
+    assert page.count('<td class="text">') == 2 * 70 and f"70 of {num_wrong} wrong rows" in page
 
 
 def test_report_json_holds_the_expected_metrics(tmp_path):

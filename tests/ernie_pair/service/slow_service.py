@@ -25,7 +25,7 @@ class Model:
 
     backend, precision = "none", "fp32"
     exported = ExportedModel(Path("none"), ("odd", "even"), 128, 1.0, {})
-    threshold, symmetric = None, "none"
+    threshold, symmetric, num_classes, match = None, "none", 2, 1
     describe_decision = PairPredictor.describe_decision
 
     @classmethod

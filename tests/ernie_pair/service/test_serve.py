@@ -5,6 +5,7 @@ import re
 import socket
 import sys
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -270,6 +271,7 @@ def test_unsupported_routes_get_an_error_saying_what_to_use(model, method, path,
 
 
 def test_health_describes_the_served_model(model):
+    model.exported = replace(model.exported, verdict="it was measured: ...", learned_nothing="too few pairs")
     answer = ask(model, lambda client: client.get("/health"))
     assert answer.status_code == 200
     facts = {
@@ -281,7 +283,8 @@ def test_health_describes_the_served_model(model):
         "label_range": None,
     }
     facts.update(labels=["odd", "even"], max_seq_len=128, waiting_pairs=0, indexed_texts=None)
-    facts["failed_calls"] = 0
+    facts.update(failed_calls=0, match=1, example=None)
+    facts.update(verdict="it was measured: ...", caution="too few pairs")
     facts.update(temperature=1.5, threshold=0.25, symmetric="average")
     assert answer.json() == {"status": "ok", **facts}
 
