@@ -113,7 +113,7 @@ def main() -> None:
     root, began = Path(sys.argv[1]), time.monotonic()
     shells = {page: blocks_of(root / page, "sh") for page in PAGES}
     assert shells[PAGES[0]][:3] == shells[PAGES[1]][:3], "the two READMEs install and run different lines"
-    lines, install, *_ = (block.splitlines() for block in shells[PAGES[0]])
+    install, lines, *_ = (block.splitlines() for block in shells[PAGES[0]])
     python_block = blocks_of(root / PAGES[0], "python")[0]
     audit, pipeline, serve, curl = lines
     with tempfile.TemporaryDirectory(prefix="readme-") as folder:

@@ -1,4 +1,4 @@
-"""Keep the figures of a comparison side by side; show all ratios in docs, the main ones in READMEs and drawn.
+"""Keep the figures of a comparison side by side; show all in docs, a few in READMEs, the main ones drawn.
 
 python scripts/side_by_side_table.py side_by_side.json [MORE.json ...]
 
@@ -88,6 +88,11 @@ def is_main(row: Row) -> bool:
     )
 
 
+def is_in_readme(row: Row) -> bool:
+    few = ("train pairs 4 ", "pretrain ", "ask 12 x 768, 512 ", "serve 6 x 384, clients 4")
+    return is_main(row) and row["case"].startswith(few) and "bf16" not in row["ours"]
+
+
 def main_bars(machine: Row, rows: Sequence[Row]) -> List[Row]:
     """Return the main ratios, in the words of the README, for the picture."""
     bars = []
@@ -136,8 +141,8 @@ def is_shown(row: Row) -> bool:
 
 
 def render_machine(machine: Row, rows: Sequence[Row], page: str) -> str:
-    """Return a machine in words, and its table of ratios; a README shows only the main ones."""
-    chinese, shown = is_chinese(page), is_main if page in PAGES else is_shown
+    """Return a machine in words, and its table of ratios; a README shows only a few."""
+    chinese, shown = is_chinese(page), is_in_readme if page in PAGES else is_shown
     form = "{:.2f}（{:.2f} 到 {:.2f}）" if chinese else "{:.2f} ({:.2f} to {:.2f})"
     facts = (f"{in_words('machine', name, page)} {value}" for name, value in machine.items())
     cells = [

@@ -23,6 +23,7 @@ from tiny_search import HashEmbedder
 from waiting import free_port
 
 from data_tools.audit_text import AuditConfig, audit_text
+from ernie_pair import index
 from ernie_pair.evaluation.evaluation import evaluate_classes
 from ernie_pair.evaluation.evaluation_report import FILES, write_report
 from ernie_pair.experiments.compare_models import FILES as MODEL_FILES
@@ -34,6 +35,8 @@ from ernie_pair.inference.scores import Prediction
 from ernie_pair.pairs.audit.audit_pairs import AuditPairsConfig, audit_pairs
 from ernie_pair.report.page import Origin, render_page
 from ernie_pair.report.plot_runs import PlotConfig, group_of, open_runs, plot
+from ernie_pair.retrieval.index_folder import open_index_folder
+from ernie_pair.retrieval.searcher import TextRecall
 
 pytestmark = pytest.mark.browser
 
@@ -180,7 +183,8 @@ const [text, kind] = document.querySelectorAll(".filter input, .filter select");
 text.value = arguments[0];
 kind.value = [...kind.options].find((option) => option.text === arguments[1]).value;
 text.dispatchEvent(new Event("input", {bubbles: true}));
-return [...document.querySelectorAll("tr[data-kinds]:not([hidden])")].map((row) => row.innerText.split("\\t"));
+const shown = [...document.querySelectorAll("tr[data-kinds]:not([hidden])")];
+return shown.map((row) => row.innerText.split("\\t"));
 """
 
 
@@ -299,7 +303,7 @@ CHINESE = (
 @pytest.mark.parametrize("lang, words", [
     ("zh-CN", CHINESE), ("en-US", (VERDICT, "Caution: few pairs.", "1: the texts match")),
 ])  # fmt: skip
-def test_the_page_says_what_the_model_is_worth_in_the_language_of_the_browser(browser, lang, words):
+def test_the_page_says_in_two_languages_what_the_model_is_worth(browser, lang, words):
     model, agent = Model(), browser.run("return navigator.userAgent")
     model.exported = replace(model.exported, labels=("0", "1"), verdict=VERDICT, learned_nothing="few pairs")
     spoken = {"userAgent": agent, "acceptLanguage": lang}
@@ -340,6 +344,28 @@ def test_without_a_classifier_the_page_names_what_is_served(browser):
         browser.open(f"{address}/")
         browser.wait("return document.getElementById('form').hidden")
         assert "embedder" in browser.text() and browser.errors() == []
+
+
+FAQ = [["question", "topic", "answer"], ["怎么开户", "账户", "带身份证到柜台办理。"],
+       ["开户要多久", "账户", "当天就能用。"], ["怎么还款", "信用卡", "在手机上点“还款”。"]]  # fmt: skip
+
+
+@pytest.mark.parametrize("look", [Look(), Look(PHONE)], ids=["desktop", "phone"])
+def test_with_an_index_a_question_gets_answers_the_best_first(browser, tmp_path, look):
+    faq = {"input_file": str(write_rows(tmp_path / "faq.tsv", FAQ)), "text_column": "question"}
+    index(**faq, output_dir=str(tmp_path / "faq"), retrieval="bm25", payload_columns="topic,answer")
+    with serving(None, texts=TextRecall(open_index_folder(tmp_path / "faq"), None)) as address:
+        browser.open(f"{address}/", look)
+        browser.wait("return !document.getElementById('search_form').hidden")
+        assert browser.run("return document.getElementById('question').value") == "怎么开户"  # an example
+        browser.run("document.getElementById('search').click()")
+        browser.wait("return !document.getElementById('found').hidden")
+        found = browser.run(
+            "return [...document.querySelectorAll('#matches li')].map((item) => item.innerText)"
+        )
+        assert found[0].startswith("带身份证到柜台办理。\ntopic: 账户\n[0] 怎么开户")
+        assert "Answers, best first" in browser.text() and "Ask a question" in browser.text()
+        assert browser.errors() == [] and browser.overflow() <= 0 and browser.pale_texts() == []
 
 
 def test_ranking_shows_each_candidate_with_its_number(browser, service):

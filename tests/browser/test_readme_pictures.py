@@ -19,7 +19,14 @@ from waiting import free_port, until
 pytestmark = pytest.mark.browser
 
 LARGEST = 200_000  # bytes, so that a clone stays small
-NAMES = ("board", "plot", "report", "compare", "try_it")
+NAMES = ("pipeline", "board", "plot", "report", "compare", "try_it", "ask")
+FAQ = (
+    "question,answer",
+    "信用卡丢了怎么补办,先在手机上挂失，再带身份证到柜台补办。",
+    "信用卡怎么挂失,在手机上点“挂失”，立即生效。",
+    "怎么还信用卡,在手机上点“还款”，或在自动取款机上存入。",
+    "怎么开户,带身份证到柜台办理，当天就能用。",
+)
 RUNS = Path(os.environ.get("PICTURES_RUNS", "")).resolve()
 LINE = Path(*RUNS.parts[-2:])  # output/quickstart, as the commands and so the pages name it
 
@@ -53,7 +60,7 @@ def start():
 @pytest.fixture
 def run(start):
     def run(*words):
-        assert start(*words).wait(timeout=300) == 0
+        assert start(*words).wait(timeout=900) == 0
 
     return run
 
@@ -80,6 +87,23 @@ def test_picture_of_the_runs_page(run, browser, tmp_path):
     run("plot", LINE / "pair", LINE / "pair_scratch", "--output_file", tmp_path / "runs.html")
     browser.open(tmp_path / "runs.html")
     browser.picture("plot", height=900)
+
+
+def test_picture_of_the_pipeline(run, browser):
+    text, folder = LINE / "sample" / "corpus.txt", LINE.with_name("my_service")
+    files = ["--train_file", LINE / "sample" / "pairs" / "train.tsv", "--input_path", text]
+    run("pipeline", *files, "--output_dir", folder, "--minutes", "1", "--device", "cpu")
+    browser.open(RUNS.parents[1] / folder / "report.html")
+    browser.picture("pipeline", height=760)
+
+
+def test_picture_of_an_answered_question(run, serve, browser, tmp_path):
+    (tmp_path / "faq.csv").write_text("\n".join(FAQ), encoding="utf-8")
+    flags = ["--input_file", tmp_path / "faq.csv", "--payload_columns", "answer", "--retrieval", "bm25"]
+    run("index", *flags, "--text_column", "question", "--output_dir", tmp_path / "faq")
+    serve("?q=信用卡丢了怎么办", "serve", "--index", tmp_path / "faq")
+    browser.wait("return !document.getElementById('found').hidden")
+    browser.picture("ask", height=720)
 
 
 def test_picture_of_the_board(serve, browser):
