@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, Optional
 
 from data_tools.corpus.writer import Joining
+from data_tools.text.tables import SheetFlags
 from data_tools.text.text_files import MAX_LINE_BYTES, LineRules
 from ernie_pair.core.cli.options import (
     Options,
@@ -19,7 +20,7 @@ VOCABULARY_HELP = "vocab.txt, which is cut by ERNIE's rule, tokenizer.json, or t
 
 
 @dataclass(frozen=True, kw_only=True)
-class LineFlags(Options):
+class LineFlags(SheetFlags):
     """How lines of raw text, JSON lines and tables are read; a part of the commands that read text."""
 
     json_key: str = data_option(
@@ -57,7 +58,9 @@ class LineFlags(Options):
     def line_rules(self) -> LineRules:
         """Return how the lines of the input are read."""
         replaces = self.encoding_errors == "replace"
-        return LineRules(self.json_key, self.max_line_bytes, replaces, text_column=self.text_column)
+        return LineRules(
+            self.json_key, self.max_line_bytes, replaces, text_column=self.text_column, place=self.place
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

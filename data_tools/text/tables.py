@@ -3,23 +3,26 @@
 .tsv .txt ...           cells between tabs, where quotes are plain text; with commas or semicolons, as .csv
 .csv                    cells between commas, semicolons or tabs, in quotes where need be (RFC 4180)
 .json .jsonl            an object on each line, objects over several lines, or one array of objects
-.xlsx                   the first sheet with a table; numbers are read as the texts that they show
+.xlsx                   the sheet that fits, or --sheet; numbers are read as the texts that they show
 .parquet .arrow .feather    columns; those of a struct are called OUTER.INNER
 
 What a file holds counts, not its name, but where text could be either. Text is UTF-8, UTF-16, UTF-32 or
 GB18030, as `detect_encoding` finds it, and may be packed. A line `sep=;`, a title above the header of a sheet
-and blank rows at the end are left out.
+and blank rows at the end are left out, blank rows and columns of a sheet everywhere.
 """
 
 import csv
 import json
 import re
 import zipfile
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
+from data_tools.text.columns import LOOKED_AT, text_of
 from data_tools.text.file_content import (
     PARQUET,
     SHEET,
@@ -32,12 +35,14 @@ from data_tools.text.file_content import (
 from data_tools.text.text_files import (
     MAX_LINE_BYTES,
     LineRules,
+    Place,
     decoded,
     plain_suffix,
     read_lines,
     say_once,
 )
-from ernie_pair.core.errors import InputError, again_with
+from ernie_pair.core.cli.options import Options, data_option
+from ernie_pair.core.errors import InputError, OpenError, again_with, counted
 from ernie_pair.core.files.json_file import JsonError, begins_json_lines, kind_of, parse_json
 from ernie_pair.core.installation import import_optional
 
@@ -64,9 +69,13 @@ _LABEL = re.compile(r"[^\s,;]{1,12}")
 _NUMBER_FORMAT = re.compile(r"(#,##)?(0+)(?:\.(0+))?(%?)")
 _ROOM = re.compile(r"_.|\[(?:Red|Black|Blue|Green|红色|黑色|蓝色|绿色)\]|\\ ")
 _EXACT = 10**15  # above which a workbook has other digits
-# In a sheet: a row beyond all bounds, a cell with a formula, a range of merged cells.
-_MARKED = re.compile(rb'<row r="(\d{7,20})"|<c r="([A-Z]+\d+)"[^>]*><f[ >/]|<mergeCell ref="([A-Z0-9:]+)"')
-_BETWEEN = 1 << 10  # bytes in which no more than one of these is cut by the end of a piece
+# In a sheet: a row beyond all bounds, or hidden; a range of merged cells; a formula's cell, and its value.
+_MARKED = re.compile(
+    rb'<row r="(\d{7,20})"|<row [^>]*?hidden="(1|true)"|<mergeCell ref="([A-Z0-9:]+)"'
+    rb'|<c r="([A-Z]+\d+)"([^>]*)><f(?:[^>]*/>|[^>]*>[^<]*</f>)(?:<v[^>/]*>([^<]))?'
+)
+_BETWEEN = 1 << 16  # bytes in which no more than one of these is cut by the end of a piece
+_CUT = 32  # bytes behind a formula in which its value begins
 _PIECE = 1 << 20
 
 
@@ -74,17 +83,51 @@ class Form(NamedTuple):
     """How the rows of a file are written: its ``kind``, and of text the separator and the encoding.
 
     ``kind``: tab (quotes are plain text), csv, json (lines), objects (over several), array, sheet or arrow;
-    ``skipped``: lines before the first row.
+    ``skipped``: lines before the first row; ``has_header``: whether that is a header, None: it is found;
+    ``columns``: the places of those of a ``sheet`` that are read.
     """
 
     kind: str
     mark: str = ""
     encoding: str = ""
     skipped: int = 0
+    has_header: Optional[bool] = None
+    sheet: str = ""
+    columns: Tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SheetFlags(Options):
+    """Where in a file a table is."""
+
+    sheet: str = data_option(
+        "",
+        help="the sheet of a workbook, its name or number; empty: found",
+        resume="same",
+        affects="rows, text",
+    )
+    header_row: Optional[int] = data_option(
+        None,
+        help="the row with the names of the columns, from 1; 0: there is none; none: found",
+        at_least=0,
+        resume="same",
+        affects="rows, text",
+    )
+
+    @property
+    def place(self) -> Place:
+        """Return where the tables of a command are."""
+        return Place(self.sheet, self.header_row)
 
 
 # The line or row that it is in, and its cells, or its keys and values, or what is wrong with it.
 Record = Tuple[int, Union[List[Any], Dict[str, Any], InputError]]
+
+
+# What a judge says of the rows from one on: they are not what is looked for, lack a part of it, are it, by
+# what they hold, or surely, by the names of their columns. It raises InputError with what is wrong with them.
+UNFIT, PARTLY, FITS, SURE = range(4)
+Judge = Callable[[List[Record], Form], int]
 
 
 class BlankLine(InputError):
@@ -104,7 +147,7 @@ def detect_form(path: Path, encoding: str = "utf-8") -> Form:
 def _detect_form(path: Path, encoding: str, *stamp: int) -> Form:
     ending, kind = plain_suffix(path), detect_kind(path)
     if kind != TEXT:
-        return Form("sheet" if kind == SHEET else "arrow")
+        return Form("sheet") if kind == SHEET else Form("arrow", has_header=True)
     found = detect_encoding(path) if encoding == "utf-8" else encoding
     raw = islice(read_lines(path, max_bytes=MAX_LINE_BYTES, encoding=encoding), SNIFFED)
     code = "utf-8" if encoding == "utf-8" else encoding
@@ -220,8 +263,10 @@ def records(path: Path, form: Form, encoding: str = "utf-8") -> Iterator[Record]
     }
     if form.kind in readers:
         found = readers[form.kind](path, form, encoding)
+    elif form.kind == "sheet":
+        found = _sheet_rows(path, form if form.sheet else choose_table(path, form))
     else:
-        found = _sheet_rows(path) if form.kind == "sheet" else _arrow_rows(path)
+        found = _arrow_rows(path)
     held: List[Record] = []
     for record in found:
         row: Any = record[1]
@@ -390,17 +435,251 @@ def _objects_in(text: str) -> Iterator[Any]:
         place = end
 
 
-def _sheet_rows(path: Path) -> Iterator[Record]:
-    """Yield the rows of the first sheet with a row of two cells, or of any; a title above them is left out.
+def choose_table(
+    path: Path,
+    form: Form,
+    place: Place = Place(),  # noqa: B008
+    judge: Judge = lambda rows, form: FITS,
+    encoding: str = "utf-8",
+) -> Form:
+    """Return ``form`` with the sheet and the header that ``place`` names, or that ``judge`` finds.
 
-    A number is the text that it shows, TRUE a bool.
+    A line says what is found, where it is not the first sheet or row. Raises InputError where none, or
+    several of the sheets may be meant, and for formulas without values.
     """
-    openpyxl = import_optional("openpyxl")
+    if form.kind in (*JSON_FORMS, "arrow"):
+        if place.header_row is not None:
+            say_once(f"{path}: its columns have names; --header_row is for sheets and tables of text")
+        return form
+    if form.kind == "sheet":
+        return _choose_sheet(path, form, place, judge)
+    if place.header_row == 0:
+        return form._replace(has_header=False)
+    if place.header_row is None:
+        _, first = next(records(path, form, encoding), (0, None))
+        if not _is_title(first):
+            return form
+    head = list(islice(records(path, form, encoding), SNIFFED + LOOKED_AT))
+    found = _choose_row(str(path), form, head, place, judge)
+    if place.header_row is None:
+        if found.score < SURE or found.form.skipped == form.skipped:
+            return form
+        say_once(f"{path}: reads from line {found.form.skipped + 1} on")
+    elif found.fault:
+        raise found.fault
+    return found.form
+
+
+class _Reading(NamedTuple):
+    """How a sheet, or a file of text, may be read; ``score``: of its `Judge`; ``fault``: what it raised."""
+
+    form: Form
+    score: int
+    fault: Optional[InputError]
+
+
+def _is_title(row: Any) -> bool:
+    return isinstance(row, list) and sum(map(bool, map(text_of, row))) == 1
+
+
+def _choose_row(
+    where: str, form: Form, head: List[Record], place: Place, judge: Judge, is_sheet: bool = False
+) -> _Reading:
+    """Return how ``head``, the first rows, is read: from one that surely is a header, or the first one."""
+    begins = [n for n, (_, row) in enumerate(head[:SNIFFED]) if isinstance(row, list) and not _is_title(row)]
+    if place.header_row:
+        begins = [n for n, (number, _) in enumerate(head) if number == place.header_row]
+        if not begins:
+            reason = f"row {place.header_row} is blank, or not among the first ones; fix --header_row"
+            return _Reading(form, UNFIT, InputError(f"{where}: {reason}"))
+    first: Optional[_Reading] = None
+    for n in begins or [0]:
+        rows, columns = head[n : n + LOOKED_AT], ()  # type: List[Record], Tuple[int, ...]
+        if is_sheet:
+            columns = _filled_columns(rows)
+            rows = [(number, _picked(row, columns)) for number, row in rows]
+        has_header = form.has_header if place.header_row is None else place.header_row > 0
+        tried = form._replace(skipped=rows[0][0] - 1, columns=columns, has_header=has_header)
+        try:
+            reading = _Reading(tried, judge(rows, tried), None)
+        except InputError as error:
+            is_open = "..." not in getattr(error, "flags", {"": "..."}).values()
+            reading = _Reading(tried, FITS if is_open else UNFIT, error)
+        if reading.score == SURE:
+            return reading
+        first = first or reading
+    assert first is not None
+    return first
+
+
+def _filled_columns(rows: Sequence[Record]) -> Tuple[int, ...]:
+    """Return the places of the columns of a sheet that hold anything in some of the rows."""
+    table = [row for _, row in rows if isinstance(row, list)]
+    width = max(map(len, table), default=0)
+    return tuple(n for n in range(width) if any(len(row) > n and text_of(row[n]) for row in table))
+
+
+def _picked(cells: Any, columns: Tuple[int, ...]) -> List[Any]:
+    """Return the cells of ``columns``, and behind them what stands in others."""
+    picked = [cells[n] if n < len(cells) else None for n in columns]
+    if len(cells) <= len(columns) == columns[-1] + 1:  # of nearly all
+        return picked
+    return picked + [cell for n, cell in enumerate(cells) if n not in columns and text_of(cell)]
+
+
+def _choose_sheet(path: Path, form: Form, place: Place, judge: Judge) -> Form:
+    status = path.stat()
+    sheets = _sheets_of(path, status.st_mtime_ns, status.st_size)
+    asked = [sheet for sheet in _asked_sheets(path, sheets, place.sheet) if sheet.head]
+    if not asked:
+        return form._replace(sheet=sheets[0].name)
+    found = {
+        sheet.name: _choose_row(
+            f"{path}, sheet {sheet.name}",
+            form._replace(sheet=sheet.name),
+            sheet.head,
+            place,
+            judge,
+            is_sheet=True,
+        )
+        for sheet in asked
+    }
+    best = max(reading.score for reading in found.values())
+    fitting = [name for name, reading in found.items() if reading.score == best]
+    if len(fitting) > 1:
+        raise _several_sheets(path, {name: found[name] for name in fitting}, best)
+    sheet = next(sheet for sheet in sheets if sheet.name == fitting[0])
+    chosen = found[sheet.name]
+    _say_sheet(path, sheet, chosen.form, sheets)
+    _check_computed(path, sheet)
+    if chosen.fault:
+        raise chosen.fault
+    return chosen.form
+
+
+def _asked_sheets(path: Path, sheets: Sequence["Sheet"], asked: str) -> List["Sheet"]:
+    """Return the sheets that ``asked``, a name or a number from 1, names; '': those that are not hidden."""
+    if not asked or len(sheets) == 1:
+        shown = [sheet for sheet in sheets if sheet.head and not sheet.is_hidden]
+        return shown or list(sheets)
+    named = [sheet for sheet in sheets if sheet.name == asked]
+    if not named and asked.isdecimal() and 0 < int(asked) <= len(sheets):
+        named = [sheets[int(asked) - 1]]
+    if not named:
+        raise InputError(
+            f"{path}: no sheet {asked!r} in {', '.join(one.name for one in sheets)}; fix --sheet"
+        )
+    return named
+
+
+def _several_sheets(path: Path, found: Dict[str, _Reading], best: int) -> InputError:
+    """Return the error about sheets of which several may be meant, or none can be read."""
+    if best == UNFIT:
+        reasons = [f"{name}: {reading.fault.message}" for name, reading in found.items() if reading.fault]
+        told = "; ".join(reasons).replace(f"{path}: ", "").replace(f"{path}:", "row ")
+        return InputError(f"{path}: none of its sheets is understood ({told}); name one with --sheet")
+    rows = {
+        name: sum(1 for _ in _sheet_rows(path, reading.form)) - bool(reading.form.has_header)
+        for name, reading in found.items()
+    }
+    listed = " and ".join(f"{name} ({counted(count, 'row')})" for name, count in rows.items())
+    return OpenError(
+        f"{path}: several sheets may be meant, {listed}; name one", *({"sheet": n} for n in found)
+    )
+
+
+def _check_computed(path: Path, sheet: "Sheet") -> None:
+    """Raise InputError for formulas without results, as in a file that no office program has saved."""
+    cells = sheet.marks.uncomputed
+    if cells:
+        new = path.with_suffix(".csv")
+        raise InputError(
+            f"{path}, sheet {sheet.name}: {counted(len(cells), 'formula')} without a stored value "
+            f"({', '.join(cells[:5])}{', ...' if len(cells) > 5 else ''}); open the workbook in Excel, WPS "
+            f"or LibreOffice and save it, or save the sheet as {new.name}, and pass that: "
+            f"{again_with(replaced={str(path): str(new)})}"
+        )
+
+
+def _say_sheet(path: Path, sheet: "Sheet", form: Form, sheets: Sequence["Sheet"]) -> None:
+    """Say which sheet is read from which row on, and what in it is not as it looks in a plain table."""
+    others = [f"{one.name} (hidden)" if one.is_hidden else one.name for one in sheets if one != sheet]
+    parts = [f"{path}: reads sheet {sheet.name}" + f", from row {form.skipped + 1} on" * (form.skipped > 0)]
+    parts += [f"not read: {', '.join(others)}"] if others else []
+    over = [each for each in sheet.marks.merged if each[0] > form.skipped + 1]
+    if over:
+        count = sum(last - first for first, last, _, _ in over)
+        ranges = ", ".join(each[3] for each in over[:5]) + (", ..." if over[5:] else "")
+        parts.append(f"{counted(count, 'cell')} filled with the value merged over them ({ranges})")
+    if sheet.marks.computed:
+        parts.append(f"{counted(sheet.marks.computed, 'formula')} read as computed when it was saved")
+    if sheet.marks.hidden_rows:
+        parts.append(f"{counted(sheet.marks.hidden_rows, 'hidden row')} read as well")
+    if form.skipped or parts[1:]:
+        say_once("; ".join(parts))
+
+
+@dataclass
+class _Marks:
+    """What the XML of a sheet says of its cells.
+
+    ``merged``: (first row, last row, column, range) of values merged over rows; ``uncomputed``: the cells
+    with a formula but no value, ``computed``: how many have both.
+    """
+
+    merged: List[Tuple[int, int, int, str]] = field(default_factory=list)
+    uncomputed: List[str] = field(default_factory=list)
+    computed: int = 0
+    hidden_rows: int = 0
+
+    def add(self, path: Path, match: "re.Match[bytes]") -> None:
+        """Note one of _MARKED. Raises InputError for a row beyond all bounds."""
+        far, hidden, merged, cell, about, value = match.groups(default=b"")
+        if far and int(far) > MAX_ROWS:
+            raise InputError(f"{path}: row {int(far)}, above {MAX_ROWS}; save it as .csv")
+        self.hidden_rows += bool(hidden)
+        if cell and not value and b't="str"' not in about:
+            self.uncomputed.append(cell.decode())
+        self.computed += bool(cell and (value or b't="str"' in about))
+        if merged:
+            bounds = import_optional("openpyxl").utils.range_boundaries(merged.decode())
+            column, first, _, last = bounds
+            if last > first:
+                self.merged.append((first, last, column, merged.decode()))
+
+
+class Sheet(NamedTuple):
+    """A sheet of a workbook; ``head``: its first rows that are not blank."""
+
+    name: str
+    is_hidden: bool
+    head: List[Record]
+    marks: _Marks
+
+
+@lru_cache(maxsize=8)
+def _sheets_of(path: Path, *stamp: int) -> Tuple[Sheet, ...]:
+    with _open_book(path) as sheets:
+        return tuple(
+            Sheet(
+                one.title,
+                one.sheet_state != "visible",
+                list(islice(_filled_rows(path, one, marks), SNIFFED + LOOKED_AT)),
+                marks,
+            )
+            for one, marks in sheets
+        )
+
+
+@contextmanager
+def _open_book(path: Path) -> Iterator[List[Tuple[Any, _Marks]]]:
+    """Yield the sheets of a workbook, each with its marks. Raises InputError for one that cannot be read."""
+    openpyxl, status = import_optional("openpyxl"), path.stat()
     try:
-        marked = _scan_book(path)
+        marks = _scan_book(path, status.st_mtime_ns, status.st_size)
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
         try:
-            yield from _rows_of_book(path, book, marked)
+            yield [(one, marks.get(one._worksheet_path.lstrip("/"), _Marks())) for one in book.worksheets]
         finally:
             book.close()
     except (InputError, MemoryError):
@@ -410,13 +689,14 @@ def _sheet_rows(path: Path) -> Iterator[Record]:
         raise _damaged(path, f"a workbook of Excel{hint}", error) from None
 
 
-def _scan_book(path: Path) -> Dict[str, List[str]]:
-    """Return {file of a sheet: its merged ranges, and = before its cells with a formula}.
+@lru_cache(maxsize=8)
+def _scan_book(path: Path, *stamp: int) -> Dict[str, _Marks]:
+    """Return {file of a sheet: its marks}.
 
     Raises InputError for a workbook with a cell, a row, or shared texts beyond all bounds, of which none is
     held in memory.
     """
-    marked: Dict[str, List[str]] = {}
+    marked: Dict[str, _Marks] = {}
     with zipfile.ZipFile(path) as content:
         for item in content.infolist():
             if item.filename.endswith("sharedStrings.xml"):
@@ -425,16 +705,15 @@ def _scan_book(path: Path) -> Dict[str, List[str]]:
             elif "worksheets/" not in item.filename:
                 continue
             rest = b""  # since the last begin of a tag
-            found = marked.setdefault(item.filename, [])
+            found = marked.setdefault(item.filename, _Marks())
             with content.open(item) as source:
                 for piece in iter(lambda: source.read(_PIECE), b""):
                     piece = rest + piece
                     ends = [0]
                     for match in _MARKED.finditer(piece):
-                        far, cell, merged = match.groups(default=b"")
-                        if far and int(far) > MAX_ROWS:
-                            raise InputError(f"{path}: row {int(far)}, above {MAX_ROWS}; save it as .csv")
-                        found += [f"={cell.decode()}"] if cell else [merged.decode()] if merged else []
+                        if match.end() > len(piece) - _CUT and source.tell() < item.file_size:
+                            break  # it may go on
+                        found.add(path, match)
                         ends.append(match.end())
                     rest = piece[max(ends[-1], piece.rfind(b"<", 0, max(0, len(piece) - _BETWEEN))) :]
                     if len(rest) > MAX_CELL_BYTES:
@@ -444,51 +723,34 @@ def _scan_book(path: Path) -> Dict[str, List[str]]:
     return marked
 
 
-def _rows_of_book(path: Path, book: Any, marked: Dict[str, List[str]]) -> Iterator[Record]:
-    sheets, chosen = [], None
-    for sheet in book.worksheets:
-        sheet.reset_dimensions()  # what they say may be wrong, and rows beyond would be lost
-        head = [(n, [cell.value for cell in row]) for n, row in zip(range(1, SNIFFED + 1), sheet.iter_rows())]
-        filled = [(n, sum(value is not None for value in row)) for n, row in head]
-        begin = next((n for n, count in filled if count > 1), 0)
-        if any(count for _, count in filled):
-            sheets.append((sheet, begin or next(n for n, count in filled if count)))
-            chosen = chosen or (sheets[-1] if begin else None)
-    if not sheets:
-        return
-    sheet, begin = chosen or sheets[0]
-    titles = f", from row {begin} on" if begin > 1 else ""
-    others = f"; not read: {', '.join(other.title for other, _ in sheets if other is not sheet)}"
-    if titles or len(sheets) > 1:
-        say_once(f"{path}: reads sheet {sheet.title}{titles}{others if len(sheets) > 1 else ''}")
-    _check_marked(path, sheet.title, marked.get(sheet._worksheet_path.lstrip("/"), []))
-    width = 0
-    for number, row in enumerate(sheet.iter_rows(min_row=begin), start=begin):
+def _sheet_rows(path: Path, form: Form) -> Iterator[Record]:
+    """Yield the rows of the sheet of ``form`` that are not blank; a number is the text that it shows."""
+    with _open_book(path) as sheets:
+        sheet, marks = next(each for each in sheets if each[0].title == form.sheet)
+        for number, row in _filled_rows(path, sheet, marks):
+            if number > form.skipped:
+                yield number, _picked(row, form.columns)
+
+
+def _filled_rows(path: Path, sheet: Any, marks: _Marks) -> Iterator[Record]:
+    """Yield the rows that are not blank; a value merged over rows stands in each of them."""
+    sheet.reset_dimensions()  # what they say may be wrong, and rows beyond would be lost
+    begins: Dict[int, List[Tuple[int, int]]] = {}
+    for first, last, column, _ in marks.merged:
+        begins.setdefault(first, []).append((column - 1, last))
+    held: Dict[int, Tuple[Any, int]] = {}  # column: what is merged, and until which row
+    for number, row in enumerate(sheet.iter_rows(), start=1):
         if number > MAX_ROWS:
             raise InputError(f"{path}, sheet {sheet.title}: above {MAX_ROWS} rows; save it as .csv")
-        cells = [_shown_cell(cell) for cell in row]
-        width = width or max(n + 1 for n, cell in enumerate(cells) if cell is not None)
-        cells += [None] * (width - len(cells))
-        yield number, cells[:width] if is_blank(cells[width:]) else cells
-
-
-def _check_marked(path: Path, name: str, marked: List[str]) -> None:
-    """Raise InputError for a sheet with merged cells, or with formulas, whose results may be out of date."""
-    merged = [cells for cells in marked if not cells.startswith("=")]
-    formulas = [cell[1:] for cell in marked if cell.startswith("=")]
-    found = [
-        f"{len(cells)} {what} ({', '.join(cells[:5])}{', ...' if len(cells) > 5 else ''})"
-        for what, cells in (("ranges of merged cells", merged), ("cells with a formula", formulas))
-        if cells
-    ]
-    if found:
-        cures = ["unmerge and fill the merged ones"] * bool(merged)
-        cures += ["paste the formulas as values"] * bool(formulas)
-        new = path.with_suffix(".csv")
-        raise InputError(
-            f"{path}, sheet {name}: {' and '.join(found)}; {' and '.join(cures)}, save the sheet as "
-            f"{new.name}, and pass that: {again_with(replaced={str(path): str(new)})}"
-        )
+        cells: List[Any] = [_shown_cell(cell) for cell in row]
+        blank = is_blank(cells)
+        held = {column: each for column, each in held.items() if number <= each[1]}
+        for column, (value, _) in held.items():
+            cells += [None] * (column + 1 - len(cells))
+            cells[column] = value if cells[column] is None else cells[column]
+        held.update((n, (cells[n], last)) for n, last in begins.get(number, ()) if n < len(cells))
+        if not blank:
+            yield number, cells
 
 
 class UnclearNumber(float):

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Callable, Dict, Iterable, Iterator, List, Sequence, Set
+from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set
 
 from data_tools.text.file_content import (
     PACKED,
@@ -20,11 +20,22 @@ from data_tools.text.file_content import (
 )
 from ernie_pair.core.errors import InputError, dangling
 from ernie_pair.core.files.json_file import JsonError, kind_of, parse_json
+from ernie_pair.core.files.results import paths_named
 from ernie_pair.core.progress import say
 
 MAX_LINE_BYTES = 64 << 20
 _SNIPPET = 60
 _SAID: Set[str] = set()  # lines about files, each of which is said once
+
+
+class Place(NamedTuple):
+    """Where a table is: the name or the number of its sheet, '' if it is found, and the row of its header.
+
+    ``header_row``: from 1; 0: it has none; None: it is found.
+    """
+
+    sheet: str = ""
+    header_row: Optional[int] = None
 
 
 @dataclass(frozen=True)
@@ -38,6 +49,7 @@ class LineRules:
     has_flag   the command has --encoding, which an error may suggest
     keeps_cr   a CR inside the line is text
     text_column  the column of the text, for tables; empty: it is found
+    place  the sheet and the header row, for tables
     """
 
     json_key: str = "text"
@@ -47,6 +59,7 @@ class LineRules:
     has_flag: bool = False
     keeps_cr: bool = False
     text_column: str = ""
+    place: Place = Place()
 
 
 STRICT = LineRules()
@@ -142,7 +155,6 @@ RAW = (".txt",)
 TABLES = (".csv", ".tsv", ".xlsx", ".xlsm", ".parquet", ".arrow", ".feather")
 DOCUMENTS = (".jsonl", ".json", *TABLES)
 HIDDEN = ("__MACOSX", "Thumbs.db", "desktop.ini")  # besides names that begin with . or ~$
-_LEVELS = 2  # of folders that are looked into: the limit ends a loop of links
 _NAMED = 5  # files left out that a line names
 _BOM = b"\xef\xbb\xbf"
 
@@ -164,8 +176,9 @@ def list_inputs(
     endings: Sequence[str],
     apart_from: Iterable[Path] = (),
     named: str = "--input_path",
+    levels: int = 2,
 ) -> List[Path]:
-    """Return the file ``input_path``, of any name, or those with ``endings`` in that folder and subfolders.
+    """Return the file ``input_path``, of any name, or those with ``endings`` in ``levels`` of that folder.
 
     It may be several of them, with commas between. They are sorted, each once. ``endings``, in any case, may
     be followed by one of PACKED. ``apart_from``: the outputs, which are never read, and an error as the only
@@ -175,9 +188,9 @@ def list_inputs(
     """
     if not input_path:
         raise InputError(f"{named} is empty; name a file or folder, . is the working folder")
-    path = Path(input_path)
-    if "," in input_path and not path.exists():
-        each = (list_inputs(one, endings, apart_from, named) for one in input_path.split(","))
+    path, given = Path(input_path), paths_named(input_path)
+    if len(given) > 1:
+        each = (list_inputs(one, endings, apart_from, named, levels) for one in given)
         return each_once(chain.from_iterable(each))
     outputs = {os.path.realpath(output) for output in apart_from}
     if not path.exists():
@@ -189,7 +202,7 @@ def list_inputs(
     if not path.is_dir():
         raise InputError(f"{path}: a pipe or a device; give its content as standard input, {named} -")
     hidden: List[Path] = []
-    found = sorted(_names_below(path, _LEVELS, hidden))
+    found = sorted(_names_below(path, levels, hidden))
     fitting = [item for item in found if _fits(item, endings) and os.path.realpath(item) not in outputs]
     for item in fitting:
         if not item.is_file():

@@ -9,6 +9,8 @@ A column is named by its header, or by its number from 1 where there is none. Wh
 """
 
 import json
+from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from itertools import chain, islice
 from pathlib import Path
@@ -41,11 +43,17 @@ from data_tools.text.columns import (
     text_of,
 )
 from data_tools.text.tables import (
+    FITS,
     JSON_FORMS,
+    PARTLY,
     SHEET_ERRORS,
+    SURE,
     UNREAD,
     BlankLine,
     Form,
+    Record,
+    SheetFlags,
+    choose_table,
     detect_form,
     looks_like_table,
     records,
@@ -60,7 +68,8 @@ from data_tools.text.text_files import (
     read_lines,
     say_once,
 )
-from ernie_pair.core.errors import InputError, again_with, counted
+from ernie_pair.core.cli.options import data_option
+from ernie_pair.core.errors import InputError, OpenError, counted
 from ernie_pair.core.files.json_file import is_utf8, shown
 
 LINES = "lines"  # the form of plain text
@@ -69,7 +78,7 @@ INPUT_HELP = (
     ".parquet); also packed"
 )
 TEXT_COLUMN_HELP = "the column or key of the texts; its number where a table has no header; empty: found"
-ID_COLUMN_HELP = "the column or key of the ids of the texts; empty: id, or the numbers of the texts from 0"
+READ_AS = ("column", "sheet", "header_row")
 _BATCH = 1 << 18
 
 
@@ -100,6 +109,27 @@ class TextColumns(NamedTuple):
     def named(self) -> List[str]:
         """Return the names of all that are given."""
         return [name for name in (self.text, self.id, *self.payload) if name]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextFlags(SheetFlags):
+    """The columns of a file of texts."""
+
+    text_column: str = data_option("", help=TEXT_COLUMN_HELP)
+    id_column: str = data_option(
+        "", help="the column or key of the ids of the texts; empty: id, or the numbers of the texts from 0"
+    )
+
+    @property
+    def text_columns(self) -> TextColumns:
+        """Return the columns of the texts and their ids."""
+        return TextColumns(self.text_column, self.id_column)
+
+    @property
+    def read_as(self) -> Dict[str, object]:
+        """Return those of READ_AS that are given, as a file of vectors has them."""
+        values = (self.text_column, self.sheet, self.header_row)
+        return {name: value for name, value in zip(READ_AS, values) if value not in ("", None)}
 
 
 class NamedText(NamedTuple):
@@ -139,15 +169,19 @@ class _Layout(NamedTuple):
     width: int = 0
     has_header: bool = False
     payload: Dict[str, Any] = {}
+    said: Tuple[str, ...] = ()
+    is_sure: bool = False
 
 
-def form_of_texts(path: Path, rules: LineRules = STRICT, text_column: str = "") -> Form:
-    """Return how the texts of a file are written: a `detect_form`, or LINES. Raises InputError."""
+def form_of_texts(path: Path, rules: LineRules = STRICT, columns: TextColumns = TextColumns()) -> Form:  # noqa: B008
+    """Return how the texts of a file are written: a `choose_table`, or LINES. Raises InputError."""
     form = detect_form(path, rules.encoding)
-    if form.kind not in ("tab", "csv") or text_column or plain_suffix(path) in (*DOCUMENTS, *UNREAD):
-        return form
-    if rules.text_column and (plain_suffix(path) not in RAW or _has_column(path, form, rules)):
-        return form
+    is_table = form.kind not in ("tab", "csv") or columns.text or plain_suffix(path) in (*DOCUMENTS, *UNREAD)
+    if rules.text_column and not is_table:
+        is_table = plain_suffix(path) not in RAW or _has_column(path, form, rules)
+    if is_table:
+        columns = columns if columns.text else columns._replace(text=rules.text_column)
+        return choose_table(path, form, rules.place, partial(_judge, path, columns), rules.encoding)
     if not rules.text_column and looks_like_table(path, form, rules.encoding):
         name = path.with_suffix(".tsv" if form.mark == "\t" else ".csv").name
         say_once(f"{path}: read as a text per line; if it is a table, call it {name}")
@@ -232,7 +266,7 @@ def line_batches(
 
 def has_ids(path: Path, rules: LineRules = STRICT, columns: TextColumns = TextColumns()) -> bool:  # noqa: B008
     """Return whether a file names its texts; otherwise their numbers do. Raises InputError."""
-    form = form_of_texts(path, rules, columns.text)
+    form = form_of_texts(path, rules, columns)
     if form.kind == LINES:
         return False
     layout, rows = _opened(path, form, rules, columns)
@@ -257,7 +291,7 @@ def read_texts(
     """
     if not path.is_file():
         raise InputError(f"{path} is not a file; give one with a text on every line")
-    form = form_of_texts(path, rules, columns.text)
+    form = form_of_texts(path, rules, columns)
     if form.encoding not in ("", rules.encoding):
         say_once(f"{path}: read as {form.encoding.upper()}, as its bytes say")
     if form.kind == LINES:
@@ -357,16 +391,29 @@ def _opened(
     rows = chain(first, found)
     if form.kind in JSON_FORMS:
         objects = [row for _, row in first if isinstance(row, dict)]
-        return _find_keys(path, objects, columns), rows
-    table = [row for _, row in first if isinstance(row, list)]
-    if not table:
-        return _Layout(0, None), rows
-    widths = [len(row) for row in table]
-    width = max(dict.fromkeys(widths), key=widths.count)
-    layout = _find_columns(path, [row for row in table if len(row) == width], columns, form.kind == "arrow")
+        layout = _find_keys(path, objects, columns)
+    else:
+        layout = _layout_of(path, form, first, columns)
+    for line in layout.said:
+        say_once(f"{path}: {line}")
     if layout.has_header:
         next(rows)
     return layout, rows
+
+
+def _judge(path: Path, columns: TextColumns, rows: List[Record], form: Form) -> int:
+    """Return how surely rows are a table of texts, as `choose_table` asks. Raises InputError if unclear."""
+    layout = _layout_of(path, form, rows, columns)
+    return SURE if layout.is_sure else FITS if layout.width > 1 else PARTLY
+
+
+def _layout_of(path: Path, form: Form, first: List[Record], columns: TextColumns) -> _Layout:
+    table = [row for _, row in first if isinstance(row, list)]
+    if not table:
+        return _Layout(0, None)
+    widths = [len(row) for row in table]
+    width = max(dict.fromkeys(widths), key=widths.count)
+    return _find_columns(path, [row for row in table if len(row) == width], columns, form.has_header)
 
 
 def _find_keys(path: Path, objects: Sequence[Dict[str, Any]], columns: TextColumns) -> _Layout:
@@ -377,16 +424,20 @@ def _find_keys(path: Path, objects: Sequence[Dict[str, Any]], columns: TextColum
     if not columns.text and "text" not in names and names:
         rows = [[row.get(key) for key in names] for row in objects]
         text = names[_text_place(path, names, rows, columns)]
-    if {*names} - {text, name} or text != "text":
-        _say_columns(path, names, text, name if name in names else "", columns.payload)
-    return _Layout(text, name, payload={one: one for one in columns.payload})
+    is_plain = text == "text" and not {*names} - {text, name}
+    of_ids = name if name in names else ""
+    said = () if is_plain else (_describe_columns(names, text, of_ids, columns.payload),)
+    return _Layout(text, name, payload={one: one for one in columns.payload}, said=said)
 
 
-def _find_columns(path: Path, table: List[List[Any]], columns: TextColumns, always_header: bool) -> _Layout:
+def _find_columns(
+    path: Path, table: List[List[Any]], columns: TextColumns, has_header: Optional[bool]
+) -> _Layout:
     """Return the places of the text and the id in a table of rows of one width. Raises InputError."""
     cells, rows = list(map(text_of, table[0])), table[1:]
     named = [name for name in columns.named if name in cells and not name.isdecimal()]
-    has_header = True if always_header or named else is_header(cells, rows)
+    if has_header is None:
+        has_header = True if named else is_header(cells, rows)
     rows = rows if has_header else table
     names = cells if has_header else [str(place + 1) for place in range(len(cells))]
     given = {"text_column": [columns.text], "id_column": [columns.id], "payload_columns": columns.payload}
@@ -398,15 +449,17 @@ def _find_columns(path: Path, table: List[List[Any]], columns: TextColumns, alwa
     else:
         place = _text_place(path, names, rows, columns, id_place)
     called = names if has_header else [f"column {name}" for name in names]
+    said = []
     if has_header is None:
         flags = {"text_column": cells[place], "id_column": "" if id_place is None else cells[id_place]}
-        say_once(f"{path}: {say_no_header('a text', cells, flags)}")
+        said.append(say_no_header("a text", cells, flags))
     if len(names) > 1 or has_header:
         of_ids = "" if id_place is None else called[id_place]
         payload = [called[names.index(name)] for name in columns.payload]
-        _say_columns(path, called, called[place], of_ids, payload)
-    payload_places = {name: names.index(name) for name in columns.payload}
-    return _Layout(place, id_place, len(cells), bool(has_header), payload_places)
+        said.append(_describe_columns(called, called[place], of_ids, payload))
+    places = {name: names.index(name) for name in columns.payload}
+    is_sure = bool(has_header) and (bool(named) or plain_name(cells[place]) in FIRST_NAMES)
+    return _Layout(place, id_place, len(cells), bool(has_header), places, tuple(said), is_sure)
 
 
 def _check_named(path: Path, names: List[str], given: Mapping[str, Sequence[str]]) -> None:
@@ -441,23 +494,18 @@ def _text_place(
     if len(found) == 1 or len(names) == 1:
         return found[0] if found else 0
     open_ones = [names[n] for n in may_be or range(len(names))]
-    which = " or ".join(again_with({}, text_column=name) for name in open_ones)
-    listed = ", ".join(open_ones)
-    what = (
-        f"the texts could be in the columns {listed}"
-        if may_be
-        else f"none of the columns {listed} holds texts"
-    )
-    raise InputError(f"{path}: {what}; name one: {which}")
+    listed, flags = ", ".join(open_ones), [{"text_column": name} for name in open_ones]
+    if may_be:
+        raise OpenError(f"{path}: the texts could be in the columns {listed}; name one", *flags)
+    raise InputError(OpenError(f"{path}: none of the columns {listed} holds texts; name one", *flags).message)
 
 
-def _say_columns(path: Path, names: List[str], text: str, name: str, payload: Sequence[str] = ()) -> None:
-    """Say which column is read as the text, which as the id, which ride along, and which are not read."""
-    others = [one for one in names if one not in (text, name, *payload)]
+def _describe_columns(names: List[str], text: str, name: str, payload: Sequence[str]) -> str:
+    """Return in words which column is the text, which the id, which ride along, and which are not read."""
+    others = [one or "one without a name" for one in names if one not in (text, name, *payload)]
     of_ids = f" and {name} as the id" if name else ""
     of_ids += f", with {', '.join(payload)}" if payload else ""
-    unread = f"; not read: {', '.join(others)}" if others else ""
-    say_once(f"{path}: reads {text} as the text{of_ids}{unread}")
+    return f"reads {text} as the text{of_ids}" + (f"; not read: {', '.join(others)}" if others else "")
 
 
 def _cells(path: Path, number: int, row: Any, layout: _Layout) -> Tuple[Any, Any]:

@@ -32,7 +32,7 @@ from ernie_pair.checks.pipeline_inputs import (
 from ernie_pair.checks.recipe import RecipeCommands, Step, run_steps
 from ernie_pair.core.errors import again_with, counted
 from ernie_pair.core.files.json_file import read_json_object
-from ernie_pair.core.files.results import read_record
+from ernie_pair.core.files.results import paths_named, read_record
 from ernie_pair.core.progress import say
 from ernie_pair.models.labels import Labels
 from ernie_pair.models.model_card import describe_worth, learned_nothing_in
@@ -154,7 +154,7 @@ class Plan:
         has_words = labels.has_classes and labels.names != Labels.numbered(len(labels.names)).names
         label_map = config.label_map or (",".join(words) if has_words else "")
         self.label_map = {"label_map": label_map} if label_map else {}
-        given = {"json_key": config.json_key, "text_column": config.text_column}
+        given = {"json_key": config.json_key, "text_column": config.text_column, "sheet": config.sheet}
         self.of_text = {name: value for name, value in given.items() if value not in ("", "text")}
 
     def _choose_size(self) -> Size:
@@ -263,7 +263,7 @@ class Plan:
             commands.append(words_of("audit", "pairs", **flags, output_dir=audit / "pairs"))
         left_out = ""
         if text is not None and text.size <= MAX_AUDITED:
-            paths = [config.input_path] if Path(config.input_path).exists() else config.input_path.split(",")
+            paths = paths_named(config.input_path)
             commands.append(words_of("audit", "text", *paths, output_dir=audit / "text", **self.of_text))
         elif text is not None:
             left_out = "; the text is large and was not audited"
@@ -386,7 +386,8 @@ class Plan:
         labels = self.inputs.labels
         if labels.has_classes:
             columns = Columns(*(str(row_flags.get(name, "")) for name in ("text_a", "text_b", "label")))
-            pairs = PairSource("dev_file", dev, "dev", labels, columns, RowRules.of(self.config)).read()
+            rules = RowRules() if self.parts else RowRules.of(self.config)
+            pairs = PairSource("dev_file", dev, "dev", labels, columns, rules).read()
             fitted.update(calibrate_on=dev, save_temperature="auto")
             if len(labels.names) == len(np.unique(pairs.known_labels)) == 2:  # or there is none to choose
                 fitted.update(save_threshold="true", tune_for="accuracy")

@@ -10,7 +10,7 @@ from typing import Any, Iterator, Literal, Mapping, NamedTuple, Optional, Sequen
 
 import numpy as np
 
-from data_tools.text.text_files import DOCUMENTS, RAW, LineRules, decoded, json_text, list_inputs
+from data_tools.text.text_files import DOCUMENTS, RAW, LineRules, Place, decoded, json_text, list_inputs
 from data_tools.text.texts import line_batches
 from ernie_pair.checkpoint.run_config import flags_of
 from ernie_pair.checks.faq import COLUMNS_HELP, Faq, read_faq
@@ -26,7 +26,7 @@ from ernie_pair.core.cli.options import (
 )
 from ernie_pair.core.errors import ErniePairError, InputError, again_with, counted, for_outer, one_error
 from ernie_pair.core.files.json_file import as_read, read_json_object
-from ernie_pair.core.files.results import MAKER, Results, files_of, followed, read_record
+from ernie_pair.core.files.results import MAKER, Results, files_of, followed, paths_named, read_record
 from ernie_pair.models.labels import MAX_WORDS, Labels
 from ernie_pair.models.model_folder import kind_of_folder
 from ernie_pair.models.source import open_model
@@ -184,9 +184,7 @@ def build_record(config: PipelineConfig, at_end: bool = False, **measured: objec
     ``at_end``: with the hashes of all that it was given, by which a start knows that nothing is to be done.
     """
     folder, names = Path(config.output_dir), paths_in(config, "reads") if at_end else ()
-    given: dict[str, Sequence[Path]] = {
-        name: [p for one in getattr(config, name).split(",") for p in files_of(one)] for name in names
-    }
+    given: dict[str, Sequence[Path]] = {name: files_of(getattr(config, name)) for name in names}
     settings = {**measured, "flags": flags_of(config)}
     return Results("pipeline", [folder / REPORT], given, settings, False, record=followed(folder / RECORD))
 
@@ -213,7 +211,8 @@ def inspect_inputs(config: PipelineConfig) -> InputSummary:
             faq = read_faq(Path(config.faq_file), config.faq_columns, config.on_bad_row == "skip")
     with collected():
         path = config.input_path
-        text = measure_text(path, config.json_key, config.text_column) if path else None
+        place = Place(config.sheet)
+        text = measure_text(path, config.json_key, config.text_column, place) if path else None
     with collected():
         spec = _spec_of_start(config)
     if errors:
@@ -295,8 +294,7 @@ def _read_record(config: PipelineConfig) -> dict[str, Any]:
         )
     output = Path(os.path.realpath(folder))
     for name in paths_in(config, "reads"):
-        whole = getattr(config, name)
-        for given in filter(os.path.exists, (whole, *whole.split(","))):
+        for given in filter(os.path.exists, paths_named(getattr(config, name))):
             source = Path(os.path.realpath(given))
             is_inside = name == "input_path" and source.is_dir() and source in (output, *output.parents)
             if is_inside or output in source.parents:
@@ -365,10 +363,15 @@ def _spec_of_start(config: PipelineConfig) -> Optional[ModelSpec]:
     return spec
 
 
-def measure_text(input_path: str, json_key: str = "text", text_column: str = "") -> TextSummary:
+def measure_text(
+    input_path: str,
+    json_key: str = "text",
+    text_column: str = "",
+    place: Place = Place(),  # noqa: B008
+) -> TextSummary:
     """Return what the files of ``input_path`` hold, of much text by its beginning; or InputError."""
     files = list_inputs(input_path, (*RAW, *DOCUMENTS))
-    rules = LineRules(json_key, text_column=text_column)
+    rules = LineRules(json_key, text_column=text_column, place=place)
     size = sum(path.stat().st_size for path in files)
     documents, characters, read = 0, 0, 0
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Optional
 
 from data_tools.text.file_content import ENCODINGS
-from data_tools.text.texts import ID_COLUMN_HELP, INPUT_HELP, TEXT_COLUMN_HELP
+from data_tools.text.texts import INPUT_HELP, TextFlags
 from ernie_pair.core.cli.options import (
     OverwriteFlag,
     data_option,
@@ -69,7 +69,7 @@ class EmbedderFlags(DeviceFlag, KernelFlags):
 
 
 @dataclass(frozen=True)
-class EmbedConfig(OverwriteFlag, RayFlags, EmbedderFlags):
+class EmbedConfig(OverwriteFlag, RayFlags, TextFlags, EmbedderFlags):
     """Compute the vectors of the texts in a file, and write them for memory mapping."""
 
     EXAMPLE = "--model_path output/best --input_file texts.txt --output_dir vectors"
@@ -89,8 +89,6 @@ class EmbedConfig(OverwriteFlag, RayFlags, EmbedderFlags):
         None, help="put this text before each text, in place of a prompt of the model"
     )
     encoding: str = data_option("utf-8", help=ENCODING_HELP, choices=ENCODINGS)
-    text_column: str = data_option("", help=TEXT_COLUMN_HELP)
-    id_column: str = data_option("", help=ID_COLUMN_HELP)
 
     def __post_init__(self):
         super().__post_init__()

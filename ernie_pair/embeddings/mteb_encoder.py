@@ -9,7 +9,8 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
 import numpy as np
 
-from data_tools.text.texts import TextColumns, read_texts
+from data_tools.text.text_files import LineRules, Place
+from data_tools.text.texts import READ_AS, TextColumns, read_texts
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.core.files.json_file import read_json_object
@@ -37,8 +38,10 @@ class MtebEncoder:
                 raise InputError(f"{folder}: its vectors are not of {embedder.model.name}; {HINT}")
             if about.get("texts", {}).get("sha256") != sha256_of_file(Path(text_file)):
                 raise InputError(f"{text_file} is not the file that {folder} was made of; {HINT}")
-            columns = TextColumns(str(about["texts"].get("column", "")))
-            for row, named in enumerate(read_texts(Path(text_file), columns=columns)):
+            column, sheet, header_row = (about["texts"].get(name) for name in READ_AS)
+            rules = LineRules(place=Place(sheet or "", header_row))
+            texts = read_texts(Path(text_file), rules=rules, columns=TextColumns(column or ""))
+            for row, named in enumerate(texts):
                 self._stored[about.get("prompt", "") + named.text] = found, row
 
     def encode(

@@ -254,13 +254,13 @@ class InputColumns:
         self._source = source
         self.faults: Dict[str, InputError] = {}
         found: Dict[str, Set[type]] = {}
-        for place, (number, row) in enumerate(source.given()):
+        for place, (where, row) in enumerate(source.given()):
             for name, value in row.items():
                 is_large = isinstance(value, int) and abs(value) >= _LARGEST
                 found.setdefault(name, set()).add(str if is_large else type(value))
                 try:
                     if final is not None:
-                        check_cell(f"{source.name}:{number}", final, value, place)
+                        check_cell(where, final, value, place)
                 except InputError as error:
                     self.faults.setdefault(name, error)
         self.names = {_free_name(name, answers, found): name for name in found}

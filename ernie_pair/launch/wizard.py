@@ -18,7 +18,6 @@ from ernie_pair.core.files.results import check_absent, followed
 from ernie_pair.launch.launch import ADDRESS, read_launch, refuse_bad_gpus
 from ernie_pair.models.families import FAMILIES
 from ernie_pair.models.spec import family_in, find_config, read_config
-from ernie_pair.pairs.data.pair_file import check_pair_file
 from ernie_pair.pairs.data.pair_source import PairSource
 from ernie_pair.runtime.device import default_device
 
@@ -173,9 +172,8 @@ def _pairs(split: str) -> Understand:
     def understand(answer: str) -> str:
         if not answer:
             raise InputError("this question needs an answer: a file, or a set such as lcqmc")
-        if PairSource(f"{split}_file", answer, split, None).is_file:
-            check_pair_file(Path(answer))
-        return answer
+        source = PairSource(f"{split}_file", answer, split, None)
+        return answer if not source.is_file or source.files else ""  # they are there, or it raises
 
     return understand
 

@@ -491,7 +491,7 @@ def _open_corpus(
         texts = list(chain(*index.texts.chunks(SAMPLED)))
     else:
         left_out = LeftOut() if config.on_bad_row == "skip" else None
-        rules = LineRules(encoding=config.encoding, has_flag=True)
+        rules = LineRules(encoding=config.encoding, has_flag=True, place=config.place)
         columns = TextColumns(config.text_column)
         texts = [row.text.strip() for row in read_texts(path, left_out, rules=rules, columns=columns)]
         if left_out is not None and left_out.count:

@@ -13,16 +13,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Literal, Optional, Sequence, Tuple
+from types import MappingProxyType
+from typing import Any, Dict, Iterator, List, Literal, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
+from data_tools.text.text_files import LineRules
 from data_tools.text.texts import (
-    ID_COLUMN_HELP,
     INPUT_HELP,
-    TEXT_COLUMN_HELP,
+    READ_AS,
     LeftOut,
-    TextColumns,
+    TextFlags,
     check_unique_ids,
     has_ids,
     read_texts,
@@ -106,7 +107,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class IndexConfig(OverwriteFlag):
+class IndexConfig(OverwriteFlag, TextFlags):
     """Build an index in which `ernie-pair search` finds the texts that match a query, or add texts to it."""
 
     EXAMPLE = "--input_file faq.tsv --embedding_model embedder --output_dir faq.index"
@@ -163,8 +164,6 @@ class IndexConfig(OverwriteFlag):
     embedding_precision: Literal["fp32", "bf16", "fp16"] = precision_option(
         "fp32", help=EMBEDDING_HELP, only_with="embedding_model"
     )
-    text_column: str = data_option("", help=TEXT_COLUMN_HELP)
-    id_column: str = data_option("", help=ID_COLUMN_HELP)
     payload_columns: str = model_option(
         "",
         help="columns that ride along and are returned with each text, such as answer, separated by commas",
@@ -256,21 +255,23 @@ class StoredVectors:
             yield rows
 
 
-def open_stored(folder: Path, texts_file: Path, count: int, column: str = "") -> StoredVectors:
-    """Open the vectors in a folder of `ernie-pair embed`, of ``count`` texts in ``column`` of ``texts_file``.
+def open_stored(
+    folder: Path, texts_file: Path, count: int, read_as: Mapping[str, object] = MappingProxyType({})
+) -> StoredVectors:
+    """Open the vectors in a folder of `ernie-pair embed`, of ``count`` texts of ``texts_file``.
 
-    Raises InputError if they are of another file, CheckpointError for a damaged folder.
+    ``read_as``: with which flags these were read. Raises InputError if they are of another file,
+    CheckpointError for a damaged folder.
     """
     file = open_vectors(folder)
     file.verify()
     about = read_json_object(folder / VECTORS_JSON, HINT)
     made_of = about.get("texts")
     made_of = made_of if isinstance(made_of, dict) else {}
-    if made_of.get("column", "") != column:
-        of_column = made_of.get("column") or "the column that is found"
-        raise InputError(
-            f"--vectors {folder} is of {of_column}, and this of --text_column {column!r}; {HINT}"
-        )
+    for name in READ_AS:
+        before, now = (one.get(name, "what is found") for one in (made_of, read_as))
+        if before != now:
+            raise InputError(f"--vectors {folder}: {name} {before}, and here {now}; {HINT}")
     made_of = made_of.get("sha256")
     if made_of not in (None, sha256_of_file(texts_file)) or file.count != count:
         raise InputError(
@@ -370,7 +371,7 @@ def _open_vectors(
     begin = 0 if old is None else old.manifest.texts
     if config.vectors:
         stored = open_stored(
-            Path(config.vectors), Path(config.input_file), len(table) - begin, config.text_column
+            Path(config.vectors), Path(config.input_file), len(table) - begin, config.read_as
         )
         if old is not None:
             old.check_same_vectors(stored.about, config.vectors)
@@ -430,8 +431,8 @@ def _write_texts(
     Raises InputError for a bad line that is not left out, an id that occurs twice, and a file without texts.
     """
     path, lines, first_id = Path(config.input_file), array("q"), 0
-    columns = TextColumns(config.text_column, config.id_column, payload)
-    is_named = path.is_file() and has_ids(path, columns=columns)
+    rules, columns = LineRules(place=config.place), config.text_columns._replace(payload=payload)
+    is_named = path.is_file() and has_ids(path, rules, columns)
     left_out_lines = left_out if config.on_bad_row == "skip" else None
     names = [TEXTS, IDS, *([PAYLOAD] if payload else [])]
     with Progress(files_of(str(path)), 0) as progress, ExitStack() as stack:
@@ -442,7 +443,7 @@ def _write_texts(
             for table, before in zip(tables, filter(None, (old.texts, old.ids, old.payload))):
                 for text in (text for chunk in before.chunks(CHUNK) for text in chunk):
                     table.append(text)
-        for row in read_texts(path, left_out_lines, progress.read, BAD_LINE_CURE, columns=columns):
+        for row in read_texts(path, left_out_lines, progress.read, BAD_LINE_CURE, rules, columns):
             name = row.id if is_named else str(first_id + int(row.id))
             for table, text in zip(tables, (row.text, name, json.dumps(row.payload, ensure_ascii=False))):
                 table.append(text)

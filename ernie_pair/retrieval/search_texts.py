@@ -19,12 +19,11 @@ from typing import Callable, Dict, Iterator, List, Literal, Optional, Sequence, 
 
 from data_tools.text.table_writer import check_table_suffix, ending_to_write, table_writer
 from data_tools.text.tables import JSON_ENDINGS, detect_form, records
+from data_tools.text.text_files import LineRules
 from data_tools.text.texts import (
-    ID_COLUMN_HELP,
     INPUT_HELP,
-    TEXT_COLUMN_HELP,
     NamedText,
-    TextColumns,
+    TextFlags,
     read_texts,
 )
 from ernie_pair.core.cli.options import (
@@ -59,7 +58,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class SearchConfig(OverwriteFlag):
+class SearchConfig(OverwriteFlag, TextFlags):
     """Find the texts of an index that match a query; without one, queries are read from standard input."""
 
     EXAMPLE = "--index faq.index --embedding_model embedder --model_path ship --text 怎么开户"
@@ -103,8 +102,6 @@ class SearchConfig(OverwriteFlag):
     )
     device: Literal["cpu", "gpu"] = devices_option("cpu", help="where the models run", affects="speed")
     threads: int = devices_option(0, help=THREADS_HELP, unit="threads", at_least=0, affects="speed")
-    text_column: str = data_option("", help=TEXT_COLUMN_HELP)
-    id_column: str = data_option("", help=ID_COLUMN_HELP)
 
     def __post_init__(self):
         super().__post_init__()
@@ -158,8 +155,8 @@ def search_file(config: SearchConfig) -> List[List[Hit]]:
 
 def _read_queries(config: SearchConfig) -> Tuple[List[NamedText], PairSearcher]:
     """Return the queries of ``input_file``, and what answers them: all are checked before the models run."""
-    columns = TextColumns(config.text_column, config.id_column)
-    rows = list(read_texts(Path(config.input_file), columns=columns))
+    rules = LineRules(place=config.place)
+    rows = list(read_texts(Path(config.input_file), rules=rules, columns=config.text_columns))
     if not rows:
         raise InputError(f"{config.input_file} holds no query; give one on every line")
     searcher = open_searcher(config)

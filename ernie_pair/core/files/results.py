@@ -236,8 +236,22 @@ def settings_of(config, *inputs_and_outputs: str) -> Dict[str, object]:
     return {name: value for name, value in asdict(config).items() if name not in left_out}
 
 
+def paths_named(given: str) -> List[str]:
+    """Return the names in ``given``, with commas between; a comma within one that exists is a part of it."""
+    pieces, names = [given] if os.path.exists(given) else given.split(","), []  # type: List[str], List[str]
+    while pieces:
+        whole = (n for n in range(len(pieces), 1, -1) if os.path.exists(",".join(pieces[:n])))
+        count = next(whole, 1)
+        names.append(os.path.expanduser(",".join(pieces[:count])))
+        del pieces[:count]
+    return names
+
+
 def files_of(given: str) -> List[Path]:
-    """Return the file, or the visible files in the folder, of that name; none if it does not exist."""
+    """Return each of `paths_named` that is a file, or the visible files in it; none of what is absent."""
+    names = paths_named(given)
+    if len(names) > 1:
+        return [path for name in names for path in files_of(name)]
     path = Path(given)
     if given and path.is_dir():
         return sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith("."))

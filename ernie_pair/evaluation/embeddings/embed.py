@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 import numpy as np
 
 from data_tools.text.text_files import LineRules
-from data_tools.text.texts import NamedText, TextColumns, check_unique_ids, has_ids, read_texts
+from data_tools.text.texts import NamedText, check_unique_ids, has_ids, read_texts
 from ernie_pair.checkpoint.run_config import CONFIG_YAML, publish_results
 from ernie_pair.core.cli.options import paths_in
 from ernie_pair.core.cli.standard_streams import original_value, with_standard_streams
@@ -114,19 +114,17 @@ def _count_texts(config: EmbedConfig) -> Tuple[int, str, Tuple[int, int]]:
     lines = np.fromiter((row.line for row in _rows_of(config)), dtype=np.int64)
     if not len(lines):
         raise InputError(f"{path} holds no text; give a file with a text in each line")
-    columns = TextColumns(config.text_column, config.id_column)
-    if has_ids(path, _rules_of(config), columns):  # an index of these vectors would refuse it
+    if has_ids(path, _rules_of(config), config.text_columns):  # an index of these vectors would refuse it
         check_unique_ids(path, (row.id for row in _rows_of(config)), lines)
     return len(lines), sha256_of_file(path), stamp
 
 
 def _rows_of(config: EmbedConfig) -> Iterator[NamedText]:
-    columns = TextColumns(config.text_column, config.id_column)
-    return read_texts(Path(config.input_file), rules=_rules_of(config), columns=columns)
+    return read_texts(Path(config.input_file), rules=_rules_of(config), columns=config.text_columns)
 
 
 def _rules_of(config: EmbedConfig) -> LineRules:
-    return LineRules(encoding=config.encoding, has_flag=True)
+    return LineRules(encoding=config.encoding, has_flag=True, place=config.place)
 
 
 def _opened_by(config: EmbedConfig) -> Tuple[Any, ...]:
@@ -165,8 +163,7 @@ def _packed(embedder: TextEmbedder, texts: List[str], dtype: str) -> Dict[str, n
 
 def _about(config: EmbedConfig, embedder: TextEmbedder, writer: VectorWriter, sha256: str) -> dict:
     settings, name = embedder.settings, Path(original_value(config.input_file)).name
-    texts = {"name": name, "sha256": sha256}
-    texts.update({"column": config.text_column} if config.text_column else {})
+    texts = {"name": name, "sha256": sha256, **config.read_as}
     return {
         "format": VECTORS_FORMAT,
         "fingerprint": embedder.fingerprint,

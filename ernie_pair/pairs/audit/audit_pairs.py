@@ -147,11 +147,12 @@ def audit_pairs(config: AuditPairsConfig) -> dict[str, Any]:
 
 def _first_rows(source: PairSource, pairs: Pairs, labels: Labels) -> Iterator[str]:
     """Yield how a file is read, in words, and its first rows as they are read."""
-    reader, _ = source.open(source.labels is not None)
     words = [f"{word} = {number}" for word, number in labels.classes.items() if word != str(number)]
     known = f"; {', '.join(words)}" if words and pairs.labels is not None else ""
-    columns = reader.said if reader and reader.said else "the columns are text, text, label"
-    yield f"{pairs.path}: {columns}{known}"
+    for part in source.parts:
+        reader, _ = part.open(source.labels is not None)
+        columns = reader.said if reader and reader.said else "the columns are text, text, label"
+        yield f"{part.name if part.is_file else pairs.path}: {columns}{known}"
     as_words = replace(source, labels=source.labels and WORDS, rules=replace(source.rules, skips=True))
     good = {pairs.number(row) for row in range(min(SHOWN_ROWS, len(pairs)))}
     for row in islice((row for row in as_words.rows() if row.number in good), len(good)):
@@ -162,8 +163,9 @@ def _first_rows(source: PairSource, pairs: Pairs, labels: Labels) -> Iterator[st
 
 def _check_cleanable(source: PairSource, folder: Path) -> None:
     path = Path(source.name)
-    if not source.is_file:
-        raise InputError(f"--drop_leaks cleans files, and {source.name} is a set; give its files")
+    if not source.is_file or len(source.parts) > 1:
+        what = "several files" if source.is_file else "a set"
+        raise InputError(f"--drop_leaks cleans one file, and {source.name} is {what}; give each file alone")
     if path.suffix in PACKED:
         raise InputError(f"{path}: --drop_leaks does not write packed files; unpack it first")
     if path.is_file() and detect_form(path, source.rules.encoding).kind not in ("tab", "csv", "json"):

@@ -452,7 +452,7 @@ def warn_before_training(cache_dir: Path, sources: dict[str, PairSource]) -> Non
 
 def _is_unlabelled(source: PairSource) -> bool:
     """Return whether the rows of a file have no label, as an encoder takes them."""
-    reader = source.open(source.labels is not None)[0] if source.rules.of_encoders else None
+    reader = source.parts[0].open(source.labels is not None)[0] if source.rules.of_encoders else None
     return reader is not None and not reader.has_label
 
 

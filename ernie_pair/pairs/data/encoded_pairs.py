@@ -27,7 +27,7 @@ from ernie_pair.inference.token_rows import Batch, EncodedPairs, encode_texts
 from ernie_pair.models.labels import UNLABELLED
 from ernie_pair.models.spec import CONFIG, ModelSpec
 from ernie_pair.pairs.data.in_memory_pairs import TokenizedPairs
-from ernie_pair.pairs.data.pair_file import Pair, Pairs, labels_array
+from ernie_pair.pairs.data.pair_file import FILE, Pair, Pairs, labels_array
 from ernie_pair.pairs.data.pair_source import WORDS, PairSource
 from ernie_pair.pairs.data.rejected import StreamedRejects
 from ernie_pair.runtime.processes.world import World
@@ -228,7 +228,7 @@ def shown_pairs(config: Any, tokenizer: AnyTokenizer) -> Iterator[str]:
     for pair in islice(source.rows(), config.show):
         label = "no label" if pair.label == UNLABELLED else f"label {pair.label}"
         shown = show_pair(tokenizer, pair.left, pair.right, config.max_seq_len)
-        yield f"line {pair.number}, {label}: {shown}\n"
+        yield f"line {pair.number % FILE}, {label}: {shown}\n"
 
 
 def open_pair_tokenizer(path: str, max_seq_len: int) -> AnyTokenizer:

@@ -283,8 +283,9 @@ class TokenizedPairs(GivenPairs):
 
 
 AnySource = Union[PairSource, GivenPairs, TokenizedPairs]
-# A file, a set such as lcqmc, a Hugging Face dataset, a DataFrame, or dictionaries or (text, text, label)
-# from a list, a generator or any other iterable; rows may be token ids, see `TokenizedPairs`.
+# A file, several in a list or with commas between, a folder, a set such as lcqmc, a Hugging Face dataset,
+# a DataFrame, or dictionaries or (text, text, label) from a list, a generator or any other iterable; rows may
+# be token ids, see `TokenizedPairs`.
 PairDataset = Union[str, Path, Iterable]
 # {part of the data: the argument of Python that gives it}
 ARGUMENTS = {
@@ -322,6 +323,8 @@ def open_source(
     ``form``: called for what rows of token ids must be; without it they are refused. ``number`` ends the name
     of the argument, of several. Raises InputError for ids whose texts are needed.
     """
+    if isinstance(given, (list, tuple)) and given and all(isinstance(one, (str, Path)) for one in given):
+        given = ",".join(map(str, given))
     if isinstance(given, (str, Path)):
         return PairSource.of(config, f"{split}_file", labels, name=os.path.expanduser(given))
     argument, columns, rules = ARGUMENTS[split] + number, Columns.of(config), RowRules.of(config)

@@ -25,7 +25,19 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Optio
 import numpy as np
 
 from data_tools.text.columns import LOOKED_AT, say_no_header, text_of
-from data_tools.text.tables import BLANK, SHEET_ERRORS, Form, Record, detect_form, is_blank, records
+from data_tools.text.tables import (
+    BLANK,
+    FITS,
+    PARTLY,
+    SHEET_ERRORS,
+    SURE,
+    Form,
+    Record,
+    choose_table,
+    detect_form,
+    is_blank,
+    records,
+)
 from ernie_pair.core.cli.standard_streams import as_called
 from ernie_pair.core.errors import InputError, counted
 from ernie_pair.models.labels import REGRESSION, UNLABELLED, Labels, bare_label
@@ -44,6 +56,7 @@ UNNAMED = tuple(item.name for item in fields(Columns))[:3]  # what columns witho
 NONE: Mapping[str, Any] = MappingProxyType({})
 HEADER_HINT = "; if the line is a header, name its columns with --text_a, --text_b and --label"
 NO_FORM = Form("")  # of rows in memory
+FILE = 1 << 40  # of several files, the numbers of the lines of the n-th one, from 0, begin at n * FILE
 BELONG_TOGETHER = object()  # the label of a row without labels, whose two texts belong together
 _SAID: set[str] = set()  # lines about files, each of which is said once
 
@@ -86,6 +99,12 @@ class BadRow(NamedTuple):
     is_known: bool = False
     other_label: Optional[str] = None
 
+    @property
+    def file(self) -> str:
+        """Return the file that its reason names, '' where it names none."""
+        before, found, _ = self.reason.partition(f":{self.number}: ")
+        return before if found else ""
+
 
 class OtherLabel(InputError):
     """A label that is none of those that are known; ``label``: '' where there is none."""
@@ -103,9 +122,10 @@ class Pairs(NamedTuple):
     """The pairs of a file in their order.
 
     ``labels`` [rows] are classes, int64, or scores, float64; None when they were not asked for.
-    ``numbers`` int64 [rows] are the lines that they begin in; without it they lie in consecutive lines from
-    ``first_line`` on. ``bad``: the rows that were left out. ``queries`` are there where --query names their
-    column, ``groups`` int64 [rows], the number of the query of each row, where candidates are ranked.
+    ``numbers`` int64 [rows] are the lines that they begin in, see FILE; without it they lie in consecutive
+    lines from ``first_line`` on. ``paths``: of several files. ``bad``: the rows that were left out.
+    ``queries`` are there where --query names their column, ``groups`` int64 [rows], the number of the query
+    of each row, where candidates are ranked.
     """
 
     left: list[str]
@@ -118,6 +138,7 @@ class Pairs(NamedTuple):
     bad: tuple[BadRow, ...] = ()
     queries: Optional[list[str]] = None
     groups: Optional[np.ndarray] = None
+    paths: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.left)
@@ -139,7 +160,7 @@ class Pairs(NamedTuple):
             left=left,
             right=right,
             labels=None if self.labels is None else self.labels[kept],
-            numbers=np.array([self.number(int(row)) for row in kept], dtype=np.int64),
+            numbers=np.array([self._number(int(row)) for row in kept], dtype=np.int64),
             queries=None if self.queries is None else [self.queries[row] for row in kept],
             groups=None if self.groups is None else self.groups[kept],
         )
@@ -151,11 +172,18 @@ class Pairs(NamedTuple):
 
     def number(self, row: int) -> int:
         """Return the number of the line at which row ``row`` begins; of pairs in memory, that of the row."""
-        return self.first_line + row if self.numbers is None else int(self.numbers[row])
+        return self._number(row) % FILE
 
     def where(self, row: int) -> str:
         """Return PATH:LINE of row ``row``, as errors name it."""
-        return f"{self.path}:{self.number(row)}"
+        return f"{self.paths[self._number(row) // FILE] if self.paths else self.path}:{self.number(row)}"
+
+    def shown_number(self, row: int) -> Union[int, str]:
+        """Return the number of row ``row``, of one of several files behind its name."""
+        return self.where(row) if self.paths else self.number(row)
+
+    def _number(self, row: int) -> int:
+        return self.first_line + row if self.numbers is None else int(self.numbers[row])
 
 
 class RowReader:
@@ -179,11 +207,11 @@ class RowReader:
     ):
         self.name, self.where, self.columns, self.rules, self.form = name, where, columns, rules, form
         number, begin = first[0]
-        self.layout: Optional[Layout] = None
+        layout: Optional[Layout] = None
         if isinstance(begin, list):
             table = [row for _, row in first[1:] if isinstance(row, list)]
-            layout = find_columns(where(number), begin, columns, needs_label, table, form.kind == "arrow")
-            self.layout, self.names = layout, list(layout.names)
+            layout = find_columns(where(number), begin, columns, needs_label, table, form.has_header)
+            self.names = list(layout.names)
             shown = self.names or [f"column {n + 1}" for n in range(layout.width)]
             self._used = ["" if n is None else shown[n] for n in layout[:3]]
             seconds = [row[layout.right] for row in table if len(row) == layout.width]
@@ -197,7 +225,9 @@ class RowReader:
                 f"{where(number)}: {self._used[1]} is a list of texts, and a pair per row is needed; "
                 "ernie-pair train-embedding --objective pairs reads such rows"
             )
-        self.has_label = self._used[2] in shown
+        self.layout, self.has_label = layout, self._used[2] in shown
+        is_named = any((*columns.by_role.values(), columns.query))
+        self.is_sure = bool(layout and layout.has_header and (layout.is_known or is_named))
         self._is_unlabelled = rules.of_encoders and not self.has_label
         self._known = {*self.names, *self._used}
         self._negatives = [(n, x) for n, x in enumerate(self.names) if rules.of_encoders and is_negative(x)]
@@ -213,12 +243,12 @@ class RowReader:
             parts.append(say_no_header("a pair", head, dict(zip(UNNAMED, head))))
         negatives = [name for _, name in self._negatives]
         if self.names:
-            read = f"reads {' and '.join(texts)} as the texts"
-            read += f", {label} as the label" if label else ""
-            parts.append(read + (f", {', '.join(negatives)} as hard negatives" if negatives else ""))
+            named = f"reads {' and '.join(texts)} as the texts" + (f", {label} as the label" if label else "")
+            parts.append(named + (f", {', '.join(negatives)} as hard negatives" if negatives else ""))
         if self._is_unlabelled and needs_label:
             parts.append("no column is a label: the two texts of each row belong together")
-        unread = [name for name in shown if name not in (*texts, label, self.columns.query, *negatives)]
+        read = (*texts, label, self.columns.query, *negatives)
+        unread = [name or "one without a name" for name in shown if not name or name not in read]
         return "; ".join([*parts, *([f"not read: {', '.join(unread)}"] if unread else [])])
 
     def log(self) -> None:
@@ -311,18 +341,26 @@ def open_file(
     Raises InputError as `RowReader` does, and where there is no such file.
     """
     check_pair_file(path)
-    form = detect_form(path, rules.encoding)
+
+    def where(number: int) -> str:
+        return f"{path}:{number}" if number else str(path)
+
+    def open_rows(first: Sequence[Record], form: Form) -> RowReader:
+        return RowReader(str(path), where, first, columns, rules, needs_label, form)
+
+    def judge(first: Sequence[Record], form: Form) -> int:
+        reader = open_rows(first, form)
+        lacks_label = needs_label and not reader.has_label and not rules.of_encoders
+        return PARTLY if lacks_label else SURE if reader.is_sure else FITS
+
+    form = choose_table(path, detect_form(path, rules.encoding), rules.place, judge, rules.encoding)
     rows = records(path, form, rules.encoding)
     first = list(islice(rows, LOOKED_AT))
     if not first:
         return None, iter(())
     if isinstance(first[0][1], InputError):
         raise first[0][1]
-
-    def where(number: int) -> str:
-        return f"{path}:{number}" if number else str(path)
-
-    reader = RowReader(str(path), where, first, columns, rules, needs_label, form)
+    reader = open_rows(first, form)
     has_header = reader.layout is not None and reader.layout.has_header
     return reader, chain(first[has_header:], rows)
 
@@ -461,7 +499,14 @@ def label_value(label: object, labels: Labels) -> Union[int, float]:
     raise OtherLabel(f"label {shown(label)} is not one of {labels.allowed}; correct it", bare_label(label))
 
 
-def collect_pairs(found: Iterable[Pair], bad: list[BadRow], labelled: bool, sha256: str, path: str) -> Pairs:
+def collect_pairs(
+    found: Iterable[Pair],
+    bad: list[BadRow],
+    labelled: bool,
+    sha256: str,
+    path: str,
+    paths: tuple[str, ...] = (),
+) -> Pairs:
     """Collect rows into `Pairs`; ``bad`` is read when all of ``found`` have come, which may fill it."""
     numbers, left, right, classes, queries = [], [], [], [], []
     for row in found:
@@ -473,7 +518,7 @@ def collect_pairs(found: Iterable[Pair], bad: list[BadRow], labelled: bool, sha2
     labels = labels_array(classes) if labelled else None
     lines = np.array(numbers, dtype=np.int64)
     named = queries if queries[0] else None  # where they are asked for, no pair is without one
-    return Pairs(left, right, labels, sha256, path, numbers[0], lines, tuple(bad), named)
+    return Pairs(left, right, labels, sha256, path, numbers[0] % FILE, lines, tuple(bad), named, None, paths)
 
 
 def labels_array(labels: Sequence[Union[int, float, None]]) -> np.ndarray:

@@ -31,7 +31,9 @@ from data_tools.text.columns import (
     split_columns,
 )
 from data_tools.text.file_content import ENCODINGS
-from ernie_pair.core.cli.options import Options, data_option
+from data_tools.text.tables import SheetFlags
+from data_tools.text.text_files import Place
+from ernie_pair.core.cli.options import data_option
 from ernie_pair.core.errors import InputError, OpenError, counted
 from ernie_pair.core.files.json_file import shown
 from ernie_pair.models.labels import find_sense
@@ -102,24 +104,28 @@ def find_columns(
     columns: Columns,
     needs_label: bool = True,
     rows: Sequence[list[Any]] = (),
-    always_header: bool = False,
+    has_header: Optional[bool] = None,
 ) -> Layout:
     """Return the layout of a table, judged by the cells of its first line, and by ``rows`` that follow it.
 
-    Without ``needs_label`` the column that --label names may be absent. ``always_header``: the first line
-    can be nothing else. Raises InputError for a header that is not understood, and for other than 2 or 3
-    columns without a header.
+    Without ``needs_label`` the column that --label names may be absent. ``has_header``: whether the first
+    line is one, None: it is found. Raises InputError for a header that is not understood, and for other than
+    2 or 3 columns without a header.
     """
     cells = ["" if cell is None else str(cell).strip() for cell in first]
     if not needs_label and columns.label not in cells:
         columns = replace(columns, label="")
     named = [name for name in (*columns.by_role.values(), columns.query) if name]
-    if named and not always_header and not set(named) <= set(cells) and all(map(str.isdecimal, named)):
+    are_numbers = bool(named) and all(map(str.isdecimal, named))
+    if are_numbers and not has_header and (has_header is False or not set(named) <= set(cells)):
         return _numbered_layout(where, columns, len(cells))
-    is_named = bool(named)
+    if named and has_header is False:
+        flags = f"--text_a 1 to {len(cells)}, --text_b and --label"
+        raise InputError(f"{where}: --header_row 0 has no names; give columns by number, {flags}")
     rows = [row for row in rows if len(row) == len(cells)]
     places = _known_places(where, cells, columns)
-    has_header = always_header or is_named or is_header(cells, rows, _is_answer)
+    if has_header is None:
+        has_header = bool(named) or is_header(cells, rows, _is_answer)
     if not has_header and len(cells) in (2, 3):
         _check_label_column(where, [cells, *rows])
         label = 2 if len(cells) == 3 else None
@@ -132,7 +138,7 @@ def find_columns(
             line = shown(", ".join(cells))
             how = (
                 "give the columns with --text_a, --text_b and --label: their names, if the line is a header, "
-                f"or their numbers from 1: {line}"
+                f"or their numbers from 1, or the row of the header with --header_row: {line}"
             )
         raise InputError(
             f"{where}: {counted(len(cells), 'column')} instead of 3 (text, text, label) or 2 (text, text); "
@@ -368,7 +374,7 @@ BAD_ROW_HELP = "a row that is not a pair: stop with an error, or skip it, count 
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColumnFlags(Options):
+class ColumnFlags(SheetFlags):
     """The columns of a file of pairs."""
 
     text_a: str = data_option("", help=FIRST_TEXT_HELP, resume="same", affects="rows")
@@ -388,6 +394,7 @@ class RowFlags(ColumnFlags):
 class RowRules:
     """The ``encoding`` of a file; ``skips``: a bad row is left out, otherwise it ends the command.
 
+    ``place``: of the table in it.
     ``of_encoders``: a row may hold several matches and hard negatives of its first text, and where nothing is
     a label, the two texts of a row belong together; see `pair_file`.
     ``most_classes``: how many --label_map of the command may name; 0: it has no such flag. ``match``: which
@@ -401,11 +408,13 @@ class RowRules:
     most_classes: int = 0
     match: Optional[int] = 1
     for_scores: tuple[str, ...] = ()
+    place: Place = Place()
 
     @classmethod
     def of(cls, config) -> "RowRules":
-        """Return the rules of --encoding and --on_bad_row, and what the command may do with labels."""
+        """Return the rules of the flags of rows, and what the command may do with labels."""
         most = getattr(config, "MOST_CLASSES", 0)
         for_scores = next((flag for flag in FOR_SCORES if hasattr(config, flag[0])), ())
         skips = getattr(config, "on_bad_row", "stop") == "skip"
-        return cls(config.encoding, skips, most_classes=most, for_scores=for_scores)
+        place = getattr(config, "place", Place())
+        return cls(config.encoding, skips, most_classes=most, for_scores=for_scores, place=place)

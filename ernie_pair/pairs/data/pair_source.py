@@ -21,9 +21,10 @@ from typing import Any, Callable, Deque, Iterator, Mapping, NamedTuple, Optional
 import numpy as np
 
 from data_tools.text.columns import LOOKED_AT
-from data_tools.text.text_files import decoded, read_lines
+from data_tools.text.text_files import DOCUMENTS, decoded, list_inputs, read_lines
 from ernie_pair.core.errors import InputError, OpenError, counted, one_error
 from ernie_pair.core.files.arrays import sha256_of_file
+from ernie_pair.core.files.results import paths_named
 from ernie_pair.models.labels import (
     RANKING,
     UNLABELLED,
@@ -45,6 +46,7 @@ from ernie_pair.pairs.data.label_checks import (
     explain_other_label,
 )
 from ernie_pair.pairs.data.pair_file import (
+    FILE,
     BadRow,
     Pair,
     Pairs,
@@ -161,15 +163,21 @@ class Source:
     columns: Columns
     rules: RowRules
 
+    @property
+    def parts(self) -> "Sequence[Source]":
+        """Return the sources of each of several files."""
+        return [self]
+
     def open(self, needs_label: bool = False) -> tuple[Optional[RowReader], Iterator[tuple[int, Any]]]:
         """Return what reads the rows, None where there are none, and the rows with their numbers."""
         raise NotImplementedError
 
     def all_rows(self) -> Iterator[Any]:
         """Yield every row, good or bad, read one at a time. Raises InputError for an unclear layout."""
-        return self._rows_with(self.labels_in_rows())
+        return self.rows_with(self.labels_in_rows())
 
-    def _rows_with(self, labels: Optional[Labels]) -> Iterator[Any]:
+    def rows_with(self, labels: Optional[Labels]) -> Iterator[Any]:
+        """Yield every row of one file, good or bad, with ``labels``. Raises InputError as `all_rows`."""
         reader, rows = self.open(labels is not None)
         if reader is None:
             return
@@ -229,7 +237,10 @@ class Source:
         others = [other for other in behind if isinstance(other, BadRow)]
         if row.other_label == "" and row.place == 0 and len(others) == len(behind):
             return self._unlabelled(row)
-        lines = ", ".join(str(other.number) for other in others[:5])
+        lines = ", ".join(
+            str(other.number) if other.file == row.file else f"{other.file}:{other.number}"
+            for other in others[:5]
+        )
         more = ", ..." if len(others) > 5 else ""
         reason = row.reason
         reason += f"; {counted(len(others), 'more row')} so, in line {lines}{more}" if others else ""
@@ -246,7 +257,10 @@ class Source:
 
 @dataclass(frozen=True)
 class PairSource(Source):
-    """A file of pairs, or part ``split`` of a set, given to ``flag``; ``labels`` None: they are not read."""
+    """Files of pairs, or part ``split`` of a set, given to ``flag``; ``labels`` None: they are not read.
+
+    ``name``: that of a file, a folder of them, a set, or several files and folders with commas between.
+    """
 
     flag: str
     name: str
@@ -276,33 +290,44 @@ class PairSource(Source):
         return Path(self.name).exists() or not _SET_NAME.fullmatch(self.name)
 
     @property
-    def file(self) -> Optional[Path]:
-        """Return the file that rows are read from; None for a set that has none."""
+    def files(self) -> list[Path]:
+        """Return the files that rows are read from, none for a set that has none. Raises InputError."""
         found = None if self.is_file else self._set()
-        if found is None:
-            return Path(self.name)
-        return found.path if isinstance(found, SetFile) else None
+        if found is not None:
+            return [found.path] if isinstance(found, SetFile) else []
+        if paths_named(self.name) == [self.name] and not Path(self.name).is_dir():
+            check_pair_file(Path(self.name))
+            return [Path(self.name)]
+        return list_inputs(self.name, DOCUMENTS, named=f"--{self.flag}", levels=1)
+
+    @property
+    def parts(self) -> "Sequence[PairSource]":
+        """Return the sources of each of several files."""
+        if not self.is_file or Path(self.name).is_file():
+            return [self]
+        return [replace(self, name=str(path)) for path in self.files]
 
     def sha256(self) -> str:
         """Return the SHA-256 of the content, in hex. Raises InputError when it cannot be read."""
-        if self.file is None:
+        if not self.files:
             digest = hashlib.sha256()
             for example in self._set():
                 digest.update(json.dumps(example, sort_keys=True, default=str).encode() + b"\n")
             return digest.hexdigest()
-        check_pair_file(self.file)
-        return sha256_of_file(self.file)
+        return _hash_all(map(sha256_of_file, self.files))
 
     def sha256_of_ends(self) -> str:
-        """Return the SHA-256 of the size, the first and the last MiB of the file, in hex.
+        """Return the SHA-256 of the size, the first and the last MiB of each file, in hex.
 
         The hash identifies a file larger than memory without reading all of it. Raises InputError when it is
         missing.
         """
-        path = self.file
-        if path is None:
+        if not self.files:
             raise InputError(f"--{self.flag} {self.name} is a set of the Hugging Face Hub, and has no file")
-        check_pair_file(path)
+        return _hash_all(map(self._hash_ends, self.files))
+
+    @staticmethod
+    def _hash_ends(path: Path) -> str:
         digest = hashlib.sha256(str(path.stat().st_size).encode())
         with open(path, "rb") as content:
             digest.update(content.read(_END_BYTES))
@@ -312,18 +337,24 @@ class PairSource(Source):
 
     def read(self) -> Pairs:
         """Read all pairs. Raises InputError naming file:line, or the row of a set, or for a change."""
-        sha256, file, bad = self.sha256(), self.file, []  # type: tuple[str, Optional[Path], list[BadRow]]
-        stamp = file and file_stamp(file)
-        path = f"{self.name} {self.split}" if file is None else str(file)
-        found = collect_pairs(self.rows(bad.append), bad, self.labels is not None, sha256, path)
-        if file and stamp:
+        sha256, files, bad = self.sha256(), self.files, []  # type: tuple[str, list[Path], list[BadRow]]
+        stamps, parts = [*map(file_stamp, files)], self.parts
+        path = str(files[0]) if len(files) == len(parts) == 1 else self.name
+        if len(parts) > 1:
+            check_columns([self])
+        rows, paths = self.rows(bad.append), tuple(part.name for part in parts)
+        path = path if files else f"{self.name} {self.split}"
+        labelled = self.labels is not None
+        found = collect_pairs(rows, bad, labelled, sha256, path, paths if len(parts) > 1 else ())
+        for file, stamp in zip(files, stamps):
             check_unchanged(file, stamp)
         return group_candidates(found, self.labels, self.rules)
 
     def open(self, needs_label: bool = False) -> tuple[Optional[RowReader], Iterator[tuple[int, Any]]]:
-        """Return what reads the rows, None where there are none, and the rows; see `open_file`."""
+        """Return what reads the rows of one file, None where there are none, and these; see `open_file`."""
         if self.is_file:
-            return open_file(Path(self.name), self.columns, self.rules, needs_label)
+            (file,) = self.files
+            return open_file(file, self.columns, self.rules, needs_label)
         found, place = self._set(), f"{self.name} {self.split}"
         if isinstance(found, SetFile):
             named = any(self.columns.by_role.values())
@@ -341,36 +372,51 @@ class PairSource(Source):
         """Yield every row, good or bad, read one at a time. Raises InputError for an unclear layout."""
         found, labels = None if self.is_file else self._set(), self.labels_in_rows()
         if not isinstance(found, SetFile):
-            yield from self._rows_with(labels)
+            for number, part in enumerate(self.parts):
+                for row in part.rows_with(labels):
+                    yield (
+                        row._replace(number=row.number + FILE * number)
+                        if number and isinstance(row, Pair)
+                        else row
+                    )
             return
         if labels is not None:
             known = labels.classes  # with the words of the file for no class and for classes 0, 1, ...
             more = {word: known[str(n)] for n, word in enumerate(found.labels) if str(n) in known}
             labels = replace(labels, classes={"-": _NO_CLASS, **more, **known})
-        for row in self._rows_with(labels):
+        for row in self.rows_with(labels):
             has_none = isinstance(row, Pair) and row.label == _NO_CLASS
             if has_none and (labels is None or labels.has_classes):
                 reason = "label '-': those who were asked did not agree on one"
                 row = BadRow(row.number, reason, is_known=True)
             yield row
 
-    def given(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Return the line of each row, good or bad, and {column: cell} as it stands; {} of what is no row."""
-        reader, rows = self.open()
-        return iter(()) if reader is None else ((number, reader.given(row)) for number, row in rows)
+    def given(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield where each row is, good or bad, and {column: cell} as it stands; {} of what is no row."""
+        for part in self.parts:
+            reader, rows = part.open()
+            if reader is not None:
+                yield from ((reader.where(number), reader.given(row)) for number, row in rows)
 
     def has_labels(self) -> bool:
         """Return whether the first good row has a label. Raises InputError without a file or a layout."""
-        reader, rows = self.open()
-        if reader is not None:
-            for number, row in rows:
-                with suppress(InputError):
-                    if not isinstance(row, InputError):
-                        return reader.cells(number, row).label is not None
+        for part in self.parts:
+            reader, rows = part.open()
+            if reader is not None:
+                for number, row in rows:
+                    with suppress(InputError):
+                        if not isinstance(row, InputError):
+                            return reader.cells(number, row).label is not None
         return False
 
     def _set(self) -> Union[SetFile, list[dict]]:
         return open_set(self.flag, self.name, self.split)
+
+
+def _hash_all(digests: Iterator[str]) -> str:
+    """Return the one of ``digests`` that there is, or that of all of them."""
+    first, *others = digests
+    return hashlib.sha256(" ".join([first, *others]).encode()).hexdigest() if others else first
 
 
 def file_stamp(path: Path) -> tuple[int, int]:
@@ -439,7 +485,7 @@ def _without(
         raise InputError(f"{pairs.path}: none of its rows is left; the first: {reason}")
     places = np.setdiff1d(np.arange(len(pairs) + len(pairs.bad)), [row.place for row in pairs.bad])
     bad = [
-        BadRow(pairs.number(row), fault(row), place)
+        BadRow(pairs.number(row), f"{pairs.where(row)}: {fault(row)}", place)
         for row, place in zip(rows.tolist(), places[rows].tolist())
     ]
     return pairs.rows(kept).changed(bad=tuple(sorted([*pairs.bad, *bad], key=lambda row: row.place)))
@@ -450,8 +496,11 @@ def check_columns(sources: Sequence[Any]) -> None:
 
     Files may call their columns differently where their names tell the texts, and not otherwise.
     """
-    files = [source for source in sources if isinstance(source, PairSource) and source.is_file]
+    given = [source for source in sources if isinstance(source, PairSource) and source.is_file]
+    files = [part for source in given for part in source.parts]
     errors = _unclear(files)
+    if not errors:
+        errors = [fault for source in given for fault in _unlike(source.parts)]
     is_named = any(any(source.columns.by_role.values()) for source in files)
     if errors and is_named and not _unclear([replace(source, columns=Columns()) for source in files]):
         told = "; ".join(error.message for error in errors)
@@ -485,6 +534,17 @@ def _unclear(files: Sequence[PairSource]) -> list[InputError]:
     return errors
 
 
+def _unlike(parts: Sequence[PairSource]) -> Iterator[InputError]:
+    """Yield an error where some of several files that are read as one have labels, and others have none."""
+    if len(parts) > 1 and parts[0].labels is not None:
+        readers = [(part.name, part.open(True)[0]) for part in parts]
+        has = {reader.has_label: name for name, reader in readers if reader}
+        if len(has) > 1:
+            yield InputError(
+                f"{has[False]} has no column of labels, and {has[True]} has one; label all or none"
+            )
+
+
 def read_all(sources: Sequence[Any]) -> list[Any]:
     """Return the pairs of each source. Raises one InputError with what is wrong with any of them."""
     found: list[Any] = []
@@ -509,6 +569,14 @@ def label_map_in(source: Any, labels: Labels, label_map: str = "", stops: bool =
     if not labels.has_classes or isinstance(source, PairSource) and not source.is_file:
         return label_map
     found = label_map or _words_in(source, labels)
+    if not found and len(source.parts) > 1:
+        each = {part.name: _words_in(part, labels) for part in source.parts}
+        words, numbers = ([name for name in each if bool(each[name]) == one] for one in (True, False))
+        if words and numbers:
+            fault = (
+                f"{words[0]} has the labels {each[words[0]]}, and {numbers[0]} has others; write them alike"
+            )
+            raise OpenError(fault, {"label_map": f"{each[words[0]]},0=0,1=1"})
     labels = parse_label_map(found) if found else labels
     compare_with_texts(source.name, _labelled_rows(source, labels), labels, bool(label_map), stops)
     return found
@@ -568,9 +636,11 @@ class CheckedPairs:
     def __init__(self, source: PairSource, path: Optional[Path]):
         self.source = source
         self.left_out: Deque[int] = deque()
+        if len(source.parts) > 1:
+            check_columns([source])
         with Rejects(source.name, path) as rejects:
             rows = source.rows(rejects)
-            self._stamp = None if source.file is None else file_stamp(source.file)
+            self._stamps = [(path, file_stamp(path)) for path in source.files]
             self.count = sum(1 for _ in rows)
             rejects.log(self.count)
 
@@ -578,5 +648,5 @@ class CheckedPairs:
         """Yield the good pairs, ``size`` at a time. Raises InputError at the end for a changed file."""
         rows = self.source.rows(lambda row: self.left_out.append(row.place))
         yield from read_chunks(rows, size, self.source.name)
-        if self.source.file is not None and self._stamp is not None:
-            check_unchanged(self.source.file, self._stamp)
+        for path, stamp in self._stamps:
+            check_unchanged(path, stamp)

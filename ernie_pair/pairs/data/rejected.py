@@ -138,6 +138,6 @@ def _is_own(path: Path) -> bool:
 
 
 def _json_line(name: str, row: BadRow) -> str:
-    _, found, reason = row.reason.partition(f":{row.number}: ")
-    note = dict(zip(NOTE, (name, row.number, reason if found else row.reason)))
+    reason = row.reason.removeprefix(f"{row.file}:{row.number}: ")
+    note = dict(zip(NOTE, (as_called(row.file) or name, row.number, reason)))
     return json.dumps(note, ensure_ascii=False) + "\n"

@@ -16,7 +16,7 @@ from typing import Callable, Optional, Sequence, Union
 import numpy as np
 
 from data_tools.text.folder_tokenizer import AnyTokenizer
-from data_tools.text.text_files import plain_suffix
+from data_tools.text.text_files import Place, plain_suffix
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.core.files.json_file import is_whole_number
@@ -80,13 +80,15 @@ def _cache_of(
     key: dict[str, object] = {
         "version": VERSION,
         "content": source.sha256(),
-        "ending": plain_suffix(Path(source.name)) if source.is_file else "",
+        "ending": ",".join(map(plain_suffix, source.files)) if source.is_file else "",
         "columns": {name: value for name, value in columns.items() if name != "query" or value},
         "rules": [rules.encoding, rules.skips, rules.of_encoders],
         "labels": labels and (labels.classes if labels.has_classes else labels.read_as),
         "vocabulary": tokenizer.sha256,
         "max_seq_len": max_seq_len,
     }
+    if rules.place != Place():
+        key["place"] = list(rules.place)
     if labels is not None and labels.are_optional:
         key["labels are optional"] = True
     return KeyedCache(cache_dir, key, _write, partial(_load, tokenizer), kind="pairs-", ending=".arrow")
