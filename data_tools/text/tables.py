@@ -124,8 +124,8 @@ class SheetFlags(Options):
 Record = Tuple[int, Union[List[Any], Dict[str, Any], InputError]]
 
 
-# What a judge says of the rows from one on: they are not what is looked for, lack a part of it, are it, by
-# what they hold, or surely, by the names of their columns. It raises InputError with what is wrong with them.
+# What a judge says of the rows from one on: they are not what is looked for, may be it, are it by what they
+# hold, or by the names of their columns. It raises InputError with what is wrong with them.
 UNFIT, PARTLY, FITS, SURE = range(4)
 Judge = Callable[[List[Record], Form], int]
 
@@ -457,7 +457,7 @@ def choose_table(
         return form._replace(has_header=False)
     if place.header_row is None:
         _, first = next(records(path, form, encoding), (0, None))
-        if not _is_title(first):
+        if _num_filled(first) != 1:
             return form
     head = list(islice(records(path, form, encoding), SNIFFED + LOOKED_AT))
     found = _choose_row(str(path), form, head, place, judge)
@@ -478,15 +478,18 @@ class _Reading(NamedTuple):
     fault: Optional[InputError]
 
 
-def _is_title(row: Any) -> bool:
-    return isinstance(row, list) and sum(map(bool, map(text_of, row))) == 1
+def _num_filled(row: Any) -> int:
+    return sum(map(bool, map(text_of, row))) if isinstance(row, list) else 0
 
 
 def _choose_row(
     where: str, form: Form, head: List[Record], place: Place, judge: Judge, is_sheet: bool = False
 ) -> _Reading:
     """Return how ``head``, the first rows, is read: from one that surely is a header, or the first one."""
-    begins = [n for n, (_, row) in enumerate(head[:SNIFFED]) if isinstance(row, list) and not _is_title(row)]
+    sizes = [_num_filled(row) for _, row in head[:SNIFFED]]
+    begins = [n for n, size in enumerate(sizes) if size > 1]
+    if is_sheet and len(begins) > 2 and sizes[begins[0]] < min(sizes[n] for n in begins[1:]):
+        begins.append(begins.pop(0))  # who has made it, and when
     if place.header_row:
         begins = [n for n, (number, _) in enumerate(head) if number == place.header_row]
         if not begins:
@@ -504,7 +507,7 @@ def _choose_row(
             reading = _Reading(tried, judge(rows, tried), None)
         except InputError as error:
             is_open = "..." not in getattr(error, "flags", {"": "..."}).values()
-            reading = _Reading(tried, FITS if is_open else UNFIT, error)
+            reading = _Reading(tried, PARTLY if is_open else UNFIT, error)
         if reading.score == SURE:
             return reading
         first = first or reading
@@ -544,10 +547,11 @@ def _choose_sheet(path: Path, form: Form, place: Place, judge: Judge) -> Form:
         )
         for sheet in asked
     }
-    best = max(reading.score for reading in found.values())
-    fitting = [name for name, reading in found.items() if reading.score == best]
+    best = min(FITS, max(reading.score for reading in found.values()))
+    fitting = [name for name, reading in found.items() if reading.score >= best]
+    fitting = [name for name in fitting if best or not found[name].fault] or fitting
     if len(fitting) > 1:
-        raise _several_sheets(path, {name: found[name] for name in fitting}, best)
+        raise _several_sheets(path, {name: found[name] for name in fitting})
     sheet = next(sheet for sheet in sheets if sheet.name == fitting[0])
     chosen = found[sheet.name]
     _say_sheet(path, sheet, chosen.form, sheets)
@@ -572,14 +576,15 @@ def _asked_sheets(path: Path, sheets: Sequence["Sheet"], asked: str) -> List["Sh
     return named
 
 
-def _several_sheets(path: Path, found: Dict[str, _Reading], best: int) -> InputError:
+def _several_sheets(path: Path, found: Dict[str, _Reading]) -> InputError:
     """Return the error about sheets of which several may be meant, or none can be read."""
-    if best == UNFIT:
-        reasons = [f"{name}: {reading.fault.message}" for name, reading in found.items() if reading.fault]
-        told = "; ".join(reasons).replace(f"{path}: ", "").replace(f"{path}:", "row ")
-        return InputError(f"{path}: none of its sheets is understood ({told}); name one with --sheet")
+    faults = [f"{name}: {one.fault.message}" for name, one in found.items() if one.fault and not one.score]
+    if faults:
+        told = "; ".join(faults).replace(f"{path}: ", "").replace(f"{path}:", "row ")
+        return InputError(f"{path}: none of its sheets is understood, name the one with --sheet: {told}")
     rows = {
-        name: sum(1 for _ in _sheet_rows(path, reading.form)) - bool(reading.form.has_header)
+        name: sum(1 for _ in _sheet_rows(path, reading.form))
+        - (reading.score == SURE or reading.form.has_header is True)
         for name, reading in found.items()
     }
     listed = " and ".join(f"{name} ({counted(count, 'row')})" for name, count in rows.items())

@@ -43,11 +43,11 @@ from data_tools.text.columns import (
     text_of,
 )
 from data_tools.text.tables import (
-    FITS,
     JSON_FORMS,
     PARTLY,
     SHEET_ERRORS,
     SURE,
+    UNFIT,
     UNREAD,
     BlankLine,
     Form,
@@ -182,6 +182,8 @@ def form_of_texts(path: Path, rules: LineRules = STRICT, columns: TextColumns = 
     if is_table:
         columns = columns if columns.text else columns._replace(text=rules.text_column)
         return choose_table(path, form, rules.place, partial(_judge, path, columns), rules.encoding)
+    if rules.place.header_row is not None:
+        say_once(f"{path}: raw text is read whole: --header_row is for tables")
     if not rules.text_column and looks_like_table(path, form, rules.encoding):
         name = path.with_suffix(".tsv" if form.mark == "\t" else ".csv").name
         say_once(f"{path}: read as a text per line; if it is a table, call it {name}")
@@ -404,7 +406,7 @@ def _opened(
 def _judge(path: Path, columns: TextColumns, rows: List[Record], form: Form) -> int:
     """Return how surely rows are a table of texts, as `choose_table` asks. Raises InputError if unclear."""
     layout = _layout_of(path, form, rows, columns)
-    return SURE if layout.is_sure else FITS if layout.width > 1 else PARTLY
+    return SURE if layout.is_sure else PARTLY if layout.width > 1 else UNFIT
 
 
 def _layout_of(path: Path, form: Form, first: List[Record], columns: TextColumns) -> _Layout:

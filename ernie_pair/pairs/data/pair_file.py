@@ -350,8 +350,9 @@ def open_file(
 
     def judge(first: Sequence[Record], form: Form) -> int:
         reader = open_rows(first, form)
-        lacks_label = needs_label and not reader.has_label and not rules.of_encoders
-        return PARTLY if lacks_label else SURE if reader.is_sure else FITS
+        lacks_label = needs_label and not reader.has_label
+        is_fit = not lacks_label or rules.of_encoders
+        return PARTLY if not is_fit else SURE if reader.is_sure else FITS if needs_label else PARTLY
 
     form = choose_table(path, detect_form(path, rules.encoding), rules.place, judge, rules.encoding)
     rows = records(path, form, rules.encoding)
@@ -366,9 +367,7 @@ def open_file(
 
 
 def check_pair_file(path: Path) -> None:
-    """Raise InputError when ``path`` is a folder or no file."""
-    if path.is_dir():
-        raise InputError(f"{path}: a folder; give a file of pairs in it")
+    """Raise InputError when ``path`` is no file."""
     if not path.is_file():
         raise InputError(f"{path}: no such file; give a .tsv, .csv, .xlsx, .parquet or .jsonl file of pairs")
 
