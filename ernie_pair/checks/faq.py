@@ -18,8 +18,17 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
 
 from data_tools.text.columns import LOOKED_AT, holds_texts, is_header, plain_name, split_columns, text_of
-from data_tools.text.tables import JSON_FORMS, detect_form, records
-from data_tools.text.text_files import say_once
+from data_tools.text.tables import (
+    JSON_FORMS,
+    PARTLY,
+    SURE,
+    Form,
+    Record,
+    choose_table,
+    detect_form,
+    records,
+)
+from data_tools.text.text_files import LineRules, Place, say_once
 from data_tools.text.texts import LeftOut, NamedText, TextColumns, read_texts
 from ernie_pair.checks.recipe import RecipeCommands, Step
 from ernie_pair.core.errors import InputError, again_with, counted
@@ -99,18 +108,20 @@ class Faq:
         )
 
 
-def read_faq(path: Path, named: str = "", skips: bool = False) -> Faq:
+def read_faq(path: Path, named: str = "", skips: bool = False, place: Place = Place()) -> Faq:  # noqa: B008
     """Return the questions and answers of a table or of JSON.
 
-    ``named``: its columns, as --faq_columns names them; ``skips``: rows without a question or an answer are
-    left out. Raises InputError with all that is wrong with the rows, or for columns that are not found.
+    ``named``: its columns, as --faq_columns names them; ``place``: of the table; ``skips``: rows without a
+    question or an answer are left out. Raises InputError with all that is wrong with the rows, or for columns
+    that are not found.
     """
     if not path.is_file():
         raise InputError(f"--faq_file {path} is not a file; give a table of questions and answers")
-    columns = _find_roles(path, _given_roles(named))
+    columns = _find_roles(path, _given_roles(named), place)
     payload = tuple(columns[role] for role in (ANSWER, STANDARD) if role in columns)
     left_out = LeftOut()
-    rows = list(read_texts(path, left_out, columns=TextColumns(columns[QUESTION], payload=payload)))
+    named_columns = TextColumns(columns[QUESTION], payload=payload)
+    rows = list(read_texts(path, left_out, rules=LineRules(place=place), columns=named_columns))
     faq, faults = _grouped(path, rows, columns)
     if left_out.count:
         faults.insert(0, f"{counted(left_out.count, 'row')} without a question, the first: {left_out.first}")
@@ -139,10 +150,20 @@ def _given_roles(named: str) -> Dict[str, str]:
     return given
 
 
-def _find_roles(path: Path, given: Dict[str, str]) -> Dict[str, str]:
+def _find_roles(path: Path, given: Dict[str, str], place: Place) -> Dict[str, str]:
     """Return {role: its column}, those ``given`` or found by their names. Raises InputError if unclear."""
-    form = detect_form(path)
-    first = [row for _, row in islice(records(path, form), LOOKED_AT) if not isinstance(row, InputError)]
+
+    def judge(rows: Sequence[Record], form: Form) -> int:
+        roles = _roles_in(path, given, rows, form)
+        known = {name for each in NAMES.values() for name in each}
+        return SURE if given or known & set(map(plain_name, roles.values())) else PARTLY
+
+    form = choose_table(path, detect_form(path), place, judge)
+    return _roles_in(path, given, list(islice(records(path, form), LOOKED_AT)), form)
+
+
+def _roles_in(path: Path, given: Dict[str, str], rows: Sequence[Record], form: Form) -> Dict[str, str]:
+    first = [row for _, row in rows if not isinstance(row, InputError)]
     if form.kind in JSON_FORMS:
         names = list(dict.fromkeys(name for row in first if isinstance(row, dict) for name in row))
         table = [[row.get(name) for name in names] for row in first if isinstance(row, dict)]

@@ -208,7 +208,9 @@ def inspect_inputs(config: PipelineConfig) -> InputSummary:
         pairs = _read_pairs(config) if config.train_file else None
     with collected():
         if config.faq_file:
-            faq = read_faq(Path(config.faq_file), config.faq_columns, config.on_bad_row == "skip")
+            faq = read_faq(
+                Path(config.faq_file), config.faq_columns, config.on_bad_row == "skip", config.place
+            )
     with collected():
         path = config.input_path
         place = Place(config.sheet)

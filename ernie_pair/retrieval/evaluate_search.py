@@ -19,7 +19,8 @@ from typing import Any, Dict, List, Literal, NamedTuple, Sequence
 
 import numpy as np
 
-from data_tools.text.texts import ID_COLUMN_HELP, TEXT_COLUMN_HELP, TextColumns, has_ids, read_texts
+from data_tools.text.text_files import LineRules
+from data_tools.text.texts import TextFlags, has_ids, read_texts
 from ernie_pair.core.cli.options import (
     OverwriteFlag,
     data_option,
@@ -52,7 +53,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class EvaluateSearchConfig(OverwriteFlag):
+class EvaluateSearchConfig(OverwriteFlag, TextFlags):
     """Measure how well an index finds the texts that answer questions, by each way that it was made for."""
 
     EXAMPLE = "--index faq.index --embedding_model embedder --input_file questions.tsv"
@@ -81,8 +82,6 @@ class EvaluateSearchConfig(OverwriteFlag):
     )
     device: Literal["cpu", "gpu"] = devices_option("cpu", help="where the models run", affects="speed")
     threads: int = devices_option(0, help=THREADS_HELP, unit="threads", at_least=0, affects="speed")
-    text_column: str = data_option("", help=TEXT_COLUMN_HELP)
-    id_column: str = data_option("", help=ID_COLUMN_HELP)
 
 
 class Question(NamedTuple):
@@ -157,14 +156,14 @@ def _measure(config: EvaluateSearchConfig) -> Dict[str, Any]:
 
 def read_questions(config: EvaluateSearchConfig, folder: IndexFolder) -> List[Question]:
     """Return the questions of ``input_file``. Raises InputError for one without an id that the index has."""
-    path, columns = Path(config.input_file), TextColumns(config.text_column, config.id_column)
-    if not path.is_file() or not has_ids(path, columns=columns):
+    path, columns, rules = Path(config.input_file), config.text_columns, LineRules(place=config.place)
+    if not path.is_file() or not has_ids(path, rules, columns):
         raise InputError(
             f"{path}: no column of ids; give a table of questions and the ids of the texts that answer them"
         )
     known = {folder.ids[place] for place in range(len(folder.ids))}
     questions: Dict[str, Question] = {}
-    for row in read_texts(path, columns=columns):
+    for row in read_texts(path, rules=rules, columns=columns):
         if row.id not in known:
             raise InputError(f"{path}:{row.line}: {folder.folder} has no text with the id {shown(row.id)}")
         question = questions.setdefault(row.text, Question(row.text, [], row.line))

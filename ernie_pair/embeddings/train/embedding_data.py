@@ -15,6 +15,7 @@ from data_tools.text.texts import LeftOut, is_text_file, read_texts
 from ernie_pair.core.errors import InputError, counted
 from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.core.files.json_file import reads_as_number
+from ernie_pair.core.files.results import paths_named
 from ernie_pair.embeddings.retrieval import RetrievalSet, build_retrieval_set
 from ernie_pair.embeddings.train.contrastive import (
     ContrastiveBatch,
@@ -123,7 +124,7 @@ def training_sets(config: EmbeddingConfig, dataset: Any) -> tuple[list[TrainingS
     if isinstance(dataset, Mapping) and len(objectives) > 1:
         datasets = list(dataset.values())
     elif isinstance(dataset, str) and not Path(dataset).exists():
-        datasets = [name for word in dataset.split(",") if (name := word.strip())]
+        datasets = [name for word in paths_named(dataset) if (name := word.strip())]
     count, which = len(datasets), counted(len(datasets), "training file")
     if len(objectives) not in (1, count):
         raise InputError(
