@@ -533,9 +533,9 @@ def _picked(cells: Any, columns: Tuple[int, ...]) -> List[Any]:
 def _choose_sheet(path: Path, form: Form, place: Place, judge: Judge) -> Form:
     status = path.stat()
     sheets = _sheets_of(path, status.st_mtime_ns, status.st_size)
-    asked = [sheet for sheet in _asked_sheets(path, sheets, place.sheet) if sheet.head]
-    if not asked:
-        return form._replace(sheet=sheets[0].name)
+    asked = _asked_sheets(path, sheets, place.sheet)
+    if not any(sheet.head for sheet in asked):
+        return form._replace(sheet=asked[0].name)
     found = {
         sheet.name: _choose_row(
             f"{path}, sheet {sheet.name}",
@@ -546,6 +546,7 @@ def _choose_sheet(path: Path, form: Form, place: Place, judge: Judge) -> Form:
             is_sheet=True,
         )
         for sheet in asked
+        if sheet.head
     }
     best = min(FITS, max(reading.score for reading in found.values()))
     fitting = [name for name, reading in found.items() if reading.score >= best]
@@ -643,14 +644,13 @@ class _Marks:
         if far and int(far) > MAX_ROWS:
             raise InputError(f"{path}: row {int(far)}, above {MAX_ROWS}; save it as .csv")
         self.hidden_rows += bool(hidden)
-        if cell and not value and b't="str"' not in about:
-            self.uncomputed.append(cell.decode())
-        self.computed += bool(cell and (value or b't="str"' in about))
+        is_computed = bool(cell and (value or b't="str"' in about))
+        self.uncomputed += [cell.decode()] if cell and not is_computed else []
+        self.computed += is_computed
         if merged:
-            bounds = import_optional("openpyxl").utils.range_boundaries(merged.decode())
-            column, first, _, last = bounds
-            if last > first:
-                self.merged.append((first, last, column, merged.decode()))
+            cells = merged.decode()
+            column, first, _, last = import_optional("openpyxl").utils.range_boundaries(cells)
+            self.merged += [(first, last, column, cells)] if last > first else []
 
 
 class Sheet(NamedTuple):

@@ -56,7 +56,9 @@ class PipelineConfig(RowFlags):
     MOST_CLASSES = MAX_WORDS
 
     output_dir: str = data_option(help="everything goes here", writes="FOLDER")
-    train_file: str = data_option("", help="labelled pairs: a file, or a set such as lcqmc", reads="FILE")
+    train_file: str = data_option(
+        "", help="labelled pairs: files, folders, or a set such as lcqmc", reads="FILE"
+    )
     faq_file: str = data_option(
         "",
         help="questions and answers, or variants and standard questions, without labels: a table, or JSON",

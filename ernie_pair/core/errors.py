@@ -192,7 +192,9 @@ def again_with(replaced: Mapping[str, str] = MappingProxyType({}), **flags: str)
             words.pop()  # the flag whose value this is
         elif not (word.startswith("--") and "=" in word and name.partition("=")[0] in flags):
             flag, equals, value = word.rpartition("=") if word.startswith("--") else ("", "", word)
-            new = replaced.get(value.rstrip("/") or value, value)
+            new = replaced.get(value.rstrip("/") or value)
+            if new is None:
+                new = ",".join(replaced.get(one, one) for one in value.split(","))
             words += [f"{flag}{equals}{new}"] if new or not value else []
     return " ".join(filter(None, [shlex.join(words), given]))
 

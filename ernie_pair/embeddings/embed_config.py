@@ -111,7 +111,7 @@ class EvaluateEmbeddingConfig(OverwriteFlag, RowFlags, EmbedderFlags):
     model_path: str = model_option(help=MODEL_HELP, reads="PATH")
     input_file: str = data_option(
         help="labelled pairs, pairs that belong together, or rows of query, pos and neg or anchor and "
-        "positive: a file, or a set such as lcqmc (its dev part)",
+        "positive: files, folders, or a set such as lcqmc (its dev part)",
         stdin=(".tsv", ".jsonl"),
         reads="FILE",
     )

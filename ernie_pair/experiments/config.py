@@ -220,7 +220,7 @@ class CompareModelsConfig(ColumnFlags, OverwriteFlag):
         reads="NAME=PATH",
     )
     input_file: str = data_option(
-        help="labelled pairs to measure on: a file, or a set such as lcqmc (its dev part)",
+        help="labelled pairs to measure on: files, folders, or a set such as lcqmc (its dev part)",
         stdin=(".tsv", ".jsonl"),
         reads="FILE",
     )

@@ -205,7 +205,7 @@ class SplitPairsConfig(OverwriteFlag, RowFlags):
     EXAMPLE = "--train_file pairs.csv --output_dir pairs --dev_share 0.1"
     MOST_CLASSES = MAX_WORDS
 
-    train_file: str = data_option(help="labelled pairs: a file, or a set such as lcqmc", reads="FILE")
+    train_file: str = data_option(help="labelled pairs: files, folders, or a set such as lcqmc", reads="FILE")
     output_dir: str = data_option(help="folder for the files", writes="FOLDER")
     dev_share: float = data_option(
         0.1, help="share of the rows for choosing the best model; 0: none", at_least=0, at_most=0.5

@@ -171,7 +171,7 @@ def _family_of(model: str) -> str:
 def _pairs(split: str) -> Understand:
     def understand(answer: str) -> str:
         if not answer:
-            raise InputError("this question needs an answer: a file, or a set such as lcqmc")
+            raise InputError("this question needs an answer: files, folders, or a set such as lcqmc")
         source = PairSource(f"{split}_file", answer, split, None)
         return answer if not source.is_file or source.files else ""  # they are there, or it raises
 
@@ -235,7 +235,7 @@ QUESTIONS = (
         lambda answers: _family_of(str(answers["model_name_or_path"])),
         one_of(*FAMILIES),
     ),
-    Question("train_file", "Training pairs: a file, or a set such as lcqmc?", None, _pairs("train")),
+    Question("train_file", "Training pairs: files, folders, or a set such as lcqmc?", None, _pairs("train")),
     Question("dev_file", "Pairs that choose the best model?", _train_set, _pairs("dev")),
     Question("output_dir", "Folder for the results?", "output", _folder),
 )

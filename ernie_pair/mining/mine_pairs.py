@@ -80,7 +80,7 @@ class MineConfig(RowFlags, OverwriteFlag):
     MOST_CLASSES = 2
 
     train_file: str = data_option(
-        help="labelled pairs of two classes: a file, or a set such as lcqmc",
+        help="labelled pairs of two classes: files, folders, or a set such as lcqmc",
         stdin=(".tsv", ".jsonl"),
         reads="FILE",
     )

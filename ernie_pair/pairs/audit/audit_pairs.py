@@ -62,7 +62,7 @@ class AuditPairsConfig(RowFlags, OverwriteFlag):
     MOST_CLASSES = MAX_WORDS
 
     train_file: str = data_option(
-        help="labelled pairs: a file, or a set such as lcqmc", stdin=(".tsv", ".jsonl"), reads="FILE"
+        help="labelled pairs: files, folders, or a set such as lcqmc", stdin=(".tsv", ".jsonl"), reads="FILE"
     )
     dev_file: str = data_option("", help="labelled pairs for choosing the best model", reads="FILE")
     test_file: str = data_option("", help="test pairs; labels are ignored", reads="FILE")

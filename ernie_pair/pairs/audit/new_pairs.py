@@ -155,7 +155,9 @@ class PairsToTextConfig(RowFlags, OverwriteFlag):
     EXAMPLE = "--train_file train.tsv --output_file texts/pairs.txt --dev_file dev.tsv --test_file test.tsv"
 
     train_file: str = data_option(
-        help="pairs, labelled or not: a file, or a set such as lcqmc", stdin=(".tsv", ".jsonl"), reads="FILE"
+        help="pairs, labelled or not: files, folders, or a set such as lcqmc",
+        stdin=(".tsv", ".jsonl"),
+        reads="FILE",
     )
     output_file: str = data_option(
         help=".txt file to write the raw text to, as prepare reads it", stdout=True, writes="FILE"

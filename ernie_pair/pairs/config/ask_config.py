@@ -94,7 +94,7 @@ class EvaluateConfig(InferenceFlags):
     EXAMPLE = "--model_path output/best --input_file test.tsv"
 
     input_file: str = data_option(
-        help="labelled pairs: a file, or a set such as lcqmc (its dev part)",
+        help="labelled pairs: files, folders, or a set such as lcqmc (its dev part)",
         stdin=(".tsv", ".jsonl"),
         reads="FILE",
     )
