@@ -199,7 +199,7 @@ def test_a_header_of_text_is_found_below_a_title_or_named(tmp_path, capsys):
          "sheet 标注: 4 formulas without a stored value .C2, C3, C4, C5.; open the workbook .* as a.csv"),
     ],
 )  # fmt: skip
-def test_a_workbook_that_is_not_understood_is_refused_in_one_message(tmp_path, content, told):
+def test_a_workbook_that_is_not_understood_is_refused(tmp_path, content, told):
     with pytest.raises(InputError, match=told) as caught:
         source_of(put(tmp_path / "a.xlsx", content)).read()
     assert "\n" not in caught.value.message
