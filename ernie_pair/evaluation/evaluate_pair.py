@@ -178,7 +178,7 @@ def _write(
             write_json(drafts.pop(0), evaluation)
         if config.report:
             made, given = read_origin(config), PairSource.of(config, "input_file", None).given()
-            origins = {number: str(row["origin"]) for number, row in given if row.get("origin")}
+            origins = {as_called(where): str(row["origin"]) for where, row in given if row.get("origin")}
             write_report(
                 drafts[: len(FILES)], evaluation, answers, config.worst_rows, made=made, origins=origins
             )

@@ -53,20 +53,20 @@ def write_report(
     most_rows: int,
     tables: Sequence[page.Table] = (),
     made: page.Origin = page.NO_ORIGIN,
-    origins: Mapping[int, str] = MappingProxyType({}),
+    origins: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Write the report to ``files``, which become FILES. Raises OSError.
 
     ``answers``: `Answers`, or the `ScoreAnswers` of a model without classes. Equal answers give equal bytes
-    but for the date on the page. ``tables`` stand on it below the metrics. ``origins``: {line: PATH:LINE from
+    but for the date on the page. ``tables`` stand on it below the metrics. ``origins``: {PATH:LINE: that from
     where its row was split off}; without it, the origin of a row is where it stands.
     """
     kind, pairs = KINDS[evaluation.get("target", CLASSIFICATION)], answers.pairs
     columns, worst = ("line", *kind.columns, "origin"), []
     slices = _kinds_of_rows(answers)
     for row, *values in islice(kind.worst(answers), most_rows):
-        line = pairs.number(row)
-        cells = dict(zip(columns, (line, *values, origins.get(line) or pairs.where(row))))
+        where = pairs.where(row)
+        cells = dict(zip(columns, (pairs.number(row), *values, origins.get(where, where))))
         worst.append({**cells, "kinds": [n for n, (_, _, inside) in enumerate(slices) if inside[row]]})
     numbers, errors, html = files
     write_json(numbers, evaluation)

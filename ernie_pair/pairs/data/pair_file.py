@@ -178,10 +178,6 @@ class Pairs(NamedTuple):
         """Return PATH:LINE of row ``row``, as errors name it."""
         return f"{self.paths[self._number(row) // FILE] if self.paths else self.path}:{self.number(row)}"
 
-    def shown_number(self, row: int) -> Union[int, str]:
-        """Return the number of row ``row``, of one of several files behind its name."""
-        return self.where(row) if self.paths else self.number(row)
-
     def _number(self, row: int) -> int:
         return self.first_line + row if self.numbers is None else int(self.numbers[row])
 

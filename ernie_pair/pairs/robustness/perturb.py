@@ -471,7 +471,8 @@ class Perturbed(NamedTuple):
         """Return where row ``row`` comes from among ``pairs``: `typo doubled line 17`."""
         kind, how = self.kinds[row], self.hows[row]
         named = kind if how == kind else f"{kind} {how}"
-        return f"{named} line {pairs.shown_number(int(self.origins[row]))}"
+        place = int(self.origins[row])
+        return f"{named} line {pairs.where(place) if pairs.paths else pairs.number(place)}"
 
 
 def parse_kinds(text: str) -> Tuple[str, ...]:
