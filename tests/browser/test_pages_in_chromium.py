@@ -80,7 +80,8 @@ def pages(folder, runs):
     evaluation = {**evaluate_classes(answers, config_of()), "shared_characters": {"accuracy": 0.7}}
     evaluation["shared_characters"]["thresholds_of"] = "the best of these pairs"
     evaluation["verdict"] = VERDICT
-    write_report(report, evaluation, answers, 50, made=made, origins={2: "all.csv:77"})
+    origins = {answers.pairs.where(1): "all.csv:77"}
+    write_report(report, evaluation, answers, 50, made=made, origins=origins)
     PLAN.evaluation = evaluation
     step = {"title": "train", "decided": "3 epochs", "commands": [LINE], "time": "0:00:05"}
     groups = [group_of(open_runs([str(runs[0])]), [], "Fine-tuning")]
