@@ -393,7 +393,7 @@ class Plan:
                 fitted.update(save_threshold="true", tune_for="accuracy")
         flags = {**row_flags, **made, **fitted, "device": self.config.device}
         words = words_of("evaluate", model_path=folder / "pair", input_file=test, **flags)
-        return Step("evaluate", [words], decided=lambda: self.verdict)
+        return Step("evaluate", [words], decided=lambda: self._verdict_of_pairs)
 
     def _export(self) -> Step:
         words = words_of("export", model_path=self.folder / "pair", output_dir=self.folder / "exported")
@@ -412,9 +412,8 @@ class Plan:
     @property
     def verdict(self) -> str:
         """Return what was reached, beside what needs no model, and what next."""
-        if self.search and not self.config.train_file:
-            return self.search.verdict
-        return self._verdict_of_pairs
+        of_pairs = [self._verdict_of_pairs] if self.config.train_file else []
+        return "; ".join([*of_pairs, *([self.search.verdict] if self.search else [])])
 
     @cached_property
     def _verdict_of_pairs(self) -> str:
@@ -422,9 +421,7 @@ class Plan:
         worth, is_better = describe_worth(self.evaluation, learned_nothing_in(best) if best else "")
         exported = shlex.quote(str(self.folder / "exported"))
         after = f"serve it: ernie-pair serve --model_path {exported}"
-        if self.search:
-            after = self.search.verdict
-        elif not is_better:
+        if not is_better:
             longer = "minutes" if self.pretrains else "epochs"
             flags = {longer: f"{4 * getattr(self.config, longer):g}", "output_dir": f"{self.folder}.2"}
             after = f"label more, or learn longer: {again_with({}, **flags)}"
@@ -439,10 +436,8 @@ class Plan:
         path = "predict"
         if self.search:
             lines.update(index=self.folder / INDEX, serve=shlex.join(self.search.serve_words))
-            example, path = (
-                json.dumps({"query": self.inputs.example[0]}, ensure_ascii=False),
-                "search",
-            )
+            example = json.dumps({"query": self.inputs.example[0]}, ensure_ascii=False)
+            path = "search"
             lines.pop("model" if not self.config.train_file else "")
         lines["ask"] = f"curl -s localhost:8000/{path} -d {shlex.quote(example)}"
         return [f"{name:<10}{line}" for name, line in {**lines, "result": self.verdict}.items()]

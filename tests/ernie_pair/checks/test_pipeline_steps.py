@@ -38,6 +38,7 @@ prepare*)
     echo '{{"documents": {documents}, "tokens": 50000}}' >"$prefix.manifest.json" ;;
 new-model*) echo '{{"vocab_size": 3000}}' >"$dir/config.json" ;;
 launch*|train*) echo '{{"step": 1, "split": "train", "loss": 0.5}}' >"$dir/metrics.jsonl" ;;
+'evaluate search'*) cp '{folder}/search.json' "$file" ;;
 evaluate*)
     echo '{{"accuracy": 0.75, "rows": 40, "threshold": 0.4,' >"$file"
     echo '"shared_characters": {{"accuracy": 0.8}}}}' >>"$file" ;;
@@ -206,6 +207,25 @@ def test_a_restart_keeps_the_measured_speed_and_times(asked, config, tmp_path, m
     pipeline(config)
     assert asked() == first * 2
     assert "1:00:05" in (tmp_path / "a model" / "report.html").read_text()
+
+
+def test_pairs_and_questions_together_are_a_classifier_and_a_search_that_it_may_rerank(
+    asked, config, tmp_path
+):
+    rows = "".join(f"怎么办{n},答案{n}\n怎么做{n},答案{n}\n" for n in range(60))
+    (tmp_path / "faq.csv").write_text(f"问题,答案\n{rows}", encoding="utf-8")
+    stage = {"hit@1": 0.5, "hit@10": 0.9, "mrr": 0.6, "milliseconds": 1, "gain": [0, 0, 0]}
+    stage["intervals"] = {name: [0.4, 1] for name in ("hit@1", "hit@10", "mrr")}
+    stages = json.dumps({"questions": 40, "stages": {"bm25": stage, "both": stage}})
+    (tmp_path / "search.json").write_text(stages)
+    made = pipeline(replace(config, faq_file=str(tmp_path / "faq.csv")))
+    firsts = [" ".join(line.split(" --")[0].split()[:2]) for line in asked()]
+    assert firsts[-9:] == [
+        "train", "evaluate", "export", "train-embedding", "index", *["evaluate search"] * 2, "index",
+    ][-9:]  # fmt: skip
+    assert all("--model_path=" in line for line in asked() if line.startswith("evaluate search"))
+    assert "accuracy 0.7500" in made["result"] and "BM25 alone is served" in made["result"]
+    assert made["model"].name == "exported" and made["index"].name == "faq.index"
 
 
 def test_a_pipeline_that_is_done_says_so(asked, config, tmp_path, capsys):
