@@ -21,7 +21,7 @@ from data_tools.text.file_content import report_encodings
 from data_tools.text.text_files import DOCUMENTS, RAW, LineRules, each_once, list_inputs
 from data_tools.text.texts import LineBatch, hash_texts, line_batches
 from ernie_pair.core.cli.cli import run_command
-from ernie_pair.core.cli.options import OverwriteFlag, data_option
+from ernie_pair.core.cli.options import OverwriteFlag, data_option, path_option
 from ernie_pair.core.cli.standard_streams import as_called, with_standard_streams
 from ernie_pair.core.errors import InputError, printable
 from ernie_pair.core.files.results import Results, settings_of
@@ -157,11 +157,10 @@ class AuditConfig(create_flags.LineFlags, OverwriteFlag):
     EXAMPLE = "raw/ --output_dir audit --workers 8"
     NEEDS = {"datasketch": "", "scipy": "", "matplotlib": ""}
 
-    inputs: List[str] = data_option(
+    inputs: List[str] = path_option(
         help=".txt or .jsonl files, plain, .gz or .zst, or folders of them (two levels)",
         positional=True,
         stdin=(".txt", ".jsonl"),
-        reads="PATH",
     )
     output_dir: str = data_option(
         "",

@@ -21,11 +21,7 @@ from data_tools.corpus.twin_vocab import vocabulary_of
 from data_tools.text import ngrams
 from data_tools.text.folder_tokenizer import AnyTokenizer, open_vocabulary, vocabulary_file
 from ernie_pair.core.cli.cli import run_command
-from ernie_pair.core.cli.options import (
-    OverwriteFlag,
-    data_option,
-    devices_option,
-)
+from ernie_pair.core.cli.options import OverwriteFlag, data_option, file_option, path_option, speed_option
 from ernie_pair.core.cli.standard_streams import as_called, with_standard_streams
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.results import Results, settings_of
@@ -42,11 +38,10 @@ class NgramsConfig(OverwriteFlag):
 
     EXAMPLE = "--input_path data --vocab_file vocab.txt --output_file ngrams.txt"
 
-    input_path: str = data_option(
-        help="the corpus: PREFIX of PREFIX_ids.npy and PREFIX_idx.npz, one of the two, or their folder",
-        reads="PATH",
+    input_path: str = path_option(
+        help="the corpus: PREFIX of PREFIX_ids.npy and PREFIX_idx.npz, one of the two, or their folder"
     )
-    vocab_file: str = data_option(help=VOCABULARY_HELP, reads="FILE")
+    vocab_file: str = file_option(help=VOCABULARY_HELP)
     output_file: str = data_option(help="the lexicon to write, ngrams.txt", stdout=True, writes="FILE")
     score: Literal["t", "pmi"] = data_option(
         "t",
@@ -60,12 +55,11 @@ class NgramsConfig(OverwriteFlag):
     min_count: int = data_option(
         5, help="drop n-grams that occur in the corpus fewer times than this", unit="times", at_least=1
     )
-    workers: int = devices_option(
+    workers: int = speed_option(
         1,
         unit="processes",
         at_least=1,
         help="counting processes; the lexicon does not depend on their number",
-        affects="speed",
     )
 
     def __post_init__(self):

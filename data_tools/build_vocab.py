@@ -7,8 +7,7 @@ python -m data_tools.build_vocab --add_twins_to ernie-3.0/vocab.txt --output_fil
 form of every Chinese character, letter and digit, [UNK]. The same text gives the same bytes.
 
 ERNIE 3.0 has no '##X' for a Chinese character X, so a corpus cannot mark its words. The twins are appended,
-so that no id changes its meaning. They are for the corpus alone: masking turns them into X again, in the
-input and in the labels, and the model keeps its own vocab.txt and its size.
+so that no id changes its meaning, and are for the corpus alone: masking turns them into X again.
 """
 
 import sys
@@ -31,12 +30,7 @@ from data_tools.text.text_files import DOCUMENTS, RAW, LineRules, decoded, json_
 from data_tools.text.texts import LineBatch, line_batches
 from data_tools.text.wordpiece import CONTINUATION, CONTROL_TOKENS, WordPiece, is_cjk, word_shapes
 from ernie_pair.core.cli.cli import run_command
-from ernie_pair.core.cli.options import (
-    OverwriteFlag,
-    check_unset,
-    data_option,
-    defaults_of,
-)
+from ernie_pair.core.cli.options import OverwriteFlag, check_unset, data_option, defaults_of, path_option
 from ernie_pair.core.cli.standard_streams import as_called, with_standard_streams
 from ernie_pair.core.errors import InputError, counted
 from ernie_pair.core.files.results import Results, settings_of
@@ -52,19 +46,17 @@ class VocabConfig(create_flags.LineFlags, OverwriteFlag):
 
     EXAMPLE = "--input_path baike.jsonl --output_file vocab.txt --vocab_size 18000"
 
-    input_path: str = data_option(
+    input_path: str = path_option(
         "",
         help="a .txt or .jsonl file, plain, .gz or .zst, or a folder of them (two levels), or several of "
         "these with commas between",
         stdin=(".txt", ".jsonl"),
-        reads="PATH",
     )
-    add_twins_to: str = data_option(
+    add_twins_to: str = path_option(
         "",
         help="instead of --input_path: a vocab.txt to copy, with '##' twins appended for the Chinese "
         "characters that have none. Create corpora with the copy, so that their words are marked; the model "
         "keeps its own vocab.txt, vocab_size and weights, because it never reads the twins",
-        reads="PATH",
     )
     output_file: str = data_option(help="the vocab.txt to write", stdout=True, writes="FILE")
     vocab_size: int = data_option(

@@ -3,9 +3,7 @@
 python -m data_tools.create_pretraining_data --input_path baike.jsonl --output_prefix data/baike \
     --vocab_file vocab.txt --chinese --cn_whole_word_segment --workers 4
 
-Reads JSON lines, one document per line; writes PREFIX_ids.npy, PREFIX_idx.npz, PREFIX.manifest.json;
-with --user_lexicon also PREFIX_marks.npy, with --on_bad_line skip also PREFIX.rejected.jsonl. After a kill,
-the same command continues where it stopped.
+After a kill, the same command continues where it stopped.
 """
 
 import json

@@ -23,7 +23,7 @@ from data_tools.text.text_files import DOCUMENTS, RAW, list_inputs
 from data_tools.text.texts import LineBatch, holds_documents
 from data_tools.trans_to_json import TransConfig, trans_to_json
 from ernie_pair.core.cli.cli import run_command
-from ernie_pair.core.cli.options import check_unset, data_option, defaults_of, devices_option
+from ernie_pair.core.cli.options import check_unset, defaults_of, path_option, speed_option
 from ernie_pair.core.cli.standard_streams import with_standard_streams
 from ernie_pair.core.errors import InputError, MachineError
 from ernie_pair.core.files.json_file import read_json_object
@@ -42,25 +42,22 @@ class PrepareConfig(RawTextFlags, CreateConfig):
     EXAMPLE = CreateConfig.EXAMPLE.replace("baike.jsonl", "raw/")
     NEEDS = {"rjieba": ""}
 
-    input_path: str = data_option(
+    input_path: str = path_option(
         help="text: raw (.txt), JSON lines (.jsonl, .json), a document per line, or tables (.csv, .tsv, "
         ".xlsx, .parquet), a document per row, also packed: a file, a folder (two levels), or several with "
         "commas between",
         stdin=(".txt", ".jsonl"),
-        reads="PATH",
     )
-    engine: Literal["local", "ray"] = devices_option(
+    engine: Literal["local", "ray"] = speed_option(
         "local",
         needs={"ray": {"ray": "ray"}},
         help="run --workers as processes on this machine or as Ray tasks; the files are the same",
-        affects="speed",
     )
-    ray_address: str = devices_option(
+    ray_address: str = speed_option(
         "",
         help="HOST:PORT of a Ray cluster that this machine belongs to; every machine of it needs this "
         "package and access to the folders of --output_prefix, the vocabulary and --user_lexicon (a shared "
         "file system). Empty: start Ray on this machine for this run",
-        affects="speed",
         only_with="engine=ray",
     )
 

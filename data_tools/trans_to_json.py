@@ -25,11 +25,7 @@ from data_tools.text.file_content import num_invalid_bytes, report_encodings
 from data_tools.text.text_files import RAW, STRICT, LineRules, decoded, json_text, list_inputs, read_lines
 from data_tools.text.texts import document_lines, holds_documents
 from ernie_pair.core.cli.cli import run_command
-from ernie_pair.core.cli.options import (
-    DASH,
-    OverwriteFlag,
-    data_option,
-)
+from ernie_pair.core.cli.options import DASH, OverwriteFlag, data_option, path_option
 from ernie_pair.core.cli.standard_streams import STANDARD_OUTPUT, as_called, with_standard_streams
 from ernie_pair.core.errors import InputError, counted
 from ernie_pair.core.files.atomic_files import folder_made, locked, naming, own_entries, own_name, shortened
@@ -46,10 +42,9 @@ class TransConfig(create_flags.LineFlags, create_flags.RawTextFlags, OverwriteFl
 
     EXAMPLE = "--input_path raw/ --output_path data/baike"
 
-    input_path: str = data_option(
+    input_path: str = path_option(
         help="a text file, or a folder of .txt files (two levels), also packed: .gz, .zst, .bz2, .xz",
         stdin=(".txt",),
-        reads="PATH",
     )
     output_path: str = data_option(
         help="path of the output without .jsonl: OUTPUT writes OUTPUT.jsonl", stdout=True, writes="PREFIX"

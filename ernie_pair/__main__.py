@@ -21,6 +21,7 @@ from ernie_pair.commands import (
 )
 from ernie_pair.core.cli.cli import exit_code_of, parse_config
 from ernie_pair.core.cli.flag_words import nearest_names, split_words
+from ernie_pair.core.cli.standard_streams import with_models
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.installation import version_of
 from ernie_pair.core.user_home import give_home
@@ -46,7 +47,7 @@ def run_named(name: str) -> None:
             config: Any = parse_config(config_class_of(command))
             give_home()
             function = function_of(command)
-        return function(config)
+        return _call(function, config)
 
     sys.exit(exit_code_of(run))
 
@@ -78,7 +79,11 @@ def _loaded(words) -> Callable[[], Any]:
     command = COMMANDS[form]
     config: Any = parse_config(config_class_of(command), flags, f"ernie-pair {form}")
     give_home()
-    return partial(function_of(command), config)
+    return partial(_call, function_of(command), config)
+
+
+def _call(function: Callable[[Any], Any], config: Any) -> Any:
+    return function(with_models(config))
 
 
 def _form_of_flags(command: str, flags: List[str]) -> str:

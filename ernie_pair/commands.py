@@ -331,11 +331,7 @@ def form_of(words: Sequence[str], forms: Sequence[str]) -> Tuple[str, List[str]]
     raise InputError(f"{command} has several forms; write {either(forms)}; {command} --help explains them")
 
 
-def form_of_model(
-    given: Iterable[str],
-    folder: str,
-    forms: Mapping[str, Any],
-) -> str:
+def form_of_model(given: Iterable[str], folder: str, forms: Mapping[str, Any]) -> str:
     """Return the form of a command for ``folder``, its --model_path, of which no word has chosen one.
 
     ``given``: the names of the flags; ``forms``: {form: its class of options}, the one for models of pairs
@@ -344,6 +340,8 @@ def form_of_model(
     """
     flags = {form: {"help", "config", *one.__dataclass_fields__} for form, one in forms.items()}
     fitting = [form for form in forms if flags[form] >= {*given}]
+    if "/" in folder:
+        folder = import_module("ernie_pair.core.files.hub").local_model(folder, "model_path")
     path, kind = Path(folder).expanduser(), ""
     if folder:  # no help and no flag alone needs the module that knows it
         kind = import_module("ernie_pair.models.model_folder").kind_of_folder(str(path))

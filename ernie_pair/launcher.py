@@ -2,17 +2,13 @@
 
 python -m ernie_pair.launcher --gpus 0,1 FILE [flags of FILE]
 
-The environment may hold passwords, and `paddle.distributed.launch` writes all of it into its log folder at
-every start and to the console when a process fails; this one does neither. Every process computes with its
-share of the cores, or with the user's OMP_NUM_THREADS, where Paddle's launcher lets it use one core. GPUs
-that are not there are an error of one line (exit code 2), not a traceback. Processes that are to run on the
-CPU (`--device cpu` behind FILE) are given no GPU. When a process fails, the last line names it and its log,
-and the exit code is its own, not that of another one that was stopped because of it; see `blame`. When
-the launcher is stopped, killed or loses its terminal, its processes end with it, and so does whatever they
-have started. It says nothing of itself but warnings and errors (--log_level INFO brings the rest back), and
-shows the last lines of a run that is stopped. On a terminal what it shows of the first process has its
-colours. The processes of one machine meet at a port that no program is given by chance in the seconds until
-they do.
+It writes the environment, which may hold passwords, nowhere. Every process computes with its share of the
+cores, or with the user's OMP_NUM_THREADS. GPUs that are not there are an error of one line (exit code 2).
+Processes on the CPU (`--device cpu` behind FILE) are given no GPU. When a process fails, the last line names
+it and its log, and the exit code is its own; see `blame`. When the launcher ends, so do its processes and
+what they have started. It says nothing of itself but warnings and errors (--log_level INFO: the rest), and
+shows the last lines of a run that is stopped. The processes of one machine meet at a port that no program is
+given by chance until they do.
 """
 
 import os

@@ -76,6 +76,12 @@ def tmp_path(tmp_path_factory):
     return tmp_path_factory.mktemp("t")
 
 
+@pytest.fixture(scope="module")
+def module_path(tmp_path_factory):
+    """A folder for the tests of a module."""
+    return tmp_path_factory.mktemp("m")
+
+
 @pytest.fixture(autouse=True)
 def _same_signals():
     """A run that was stopped ignores signals at its end; the programs of later tests would inherit that."""

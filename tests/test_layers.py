@@ -129,7 +129,6 @@ def test_the_picture_of_the_rooms_shows_what_stands_above_what():
 
 
 def sources(folder):
-    """Return the Python files of a room, not those of the rooms inside it."""
     return [path for path in sorted((ROOT / folder).glob("*.py")) if str(path.relative_to(ROOT)) not in TOP]
 
 

@@ -30,7 +30,6 @@ def start(tmp_path):
 
 
 def config_of(done):
-    """The flags that the script passed on."""
     return parse_config(PretrainConfig, shlex.split(done.stdout.split("run_pretrain_static.py ")[1]))
 
 

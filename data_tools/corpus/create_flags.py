@@ -10,8 +10,10 @@ from ernie_pair.core.cli.options import (
     Options,
     OverwriteFlag,
     data_option,
-    devices_option,
-    model_option,
+    file_option,
+    model_folder_option,
+    path_option,
+    processes_option,
 )
 from ernie_pair.core.errors import InputError
 
@@ -45,13 +47,8 @@ class LineFlags(SheetFlags):
         at_least=1,
         affects="text",
     )
-    workers: int = devices_option(
-        1,
-        help="processes; the output does not depend on their number",
-        unit="processes",
-        at_least=1,
-        affects="speed, text",
-        usual=True,
+    workers: int = processes_option(
+        1, help="processes; the output does not depend on their number", affects="speed, text", usual=True
     )
 
     @property
@@ -94,19 +91,16 @@ class CreateConfig(LineFlags, OverwriteFlag):
         "--cn_whole_word_segment --workers 4"
     )
 
-    input_path: str = data_option(
+    input_path: str = path_option(
         help="JSON lines, a JSON array or a table, a document per row: a file, or a folder of them (two "
         "levels); also packed: .gz, .zst, .bz2, .xz",
         stdin=(".jsonl",),
-        reads="PATH",
     )
     output_prefix: str = data_option(
         help="PREFIX of PREFIX_ids.npy, PREFIX_idx.npz, PREFIX.manifest.json", writes="PREFIX"
     )
-    model_name: str = model_option("", help="model folder whose tokenizer is used", usual=True)
-    vocab_file: str = data_option(
-        "", help=f"instead of --model_name: {VOCABULARY_HELP}", reads="FILE", usual=True
-    )
+    model_name: str = model_folder_option("", help="the model whose tokenizer is used", usual=True)
+    vocab_file: str = file_option("", help=f"instead of --model_name: {VOCABULARY_HELP}", usual=True)
     chinese: Optional[bool] = data_option(
         None,
         help="split lines at Chinese sentence ends only; implies --split_sentences, where the default is "
@@ -143,11 +137,10 @@ class CreateConfig(LineFlags, OverwriteFlag):
         help="separator between the words of --cn_splited text; a TAB is $'\\t' in bash and zsh",
         only_with="cn_splited",
     )
-    user_lexicon: str = data_option(
+    user_lexicon: str = file_option(
         "",
         help="file of words that are never split, one per line: WORD [TAB character|phrase|entity [TAB "
         "weight]]",
-        reads="FILE",
         usual=True,
         only_with="cn_whole_word_segment",
     )

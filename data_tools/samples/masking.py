@@ -17,7 +17,7 @@ from data_tools.dataset_utils import (
     word_spans,
 )
 from data_tools.text.ngrams import NgramLexicon
-from ernie_pair.core.cli.options import Options, data_option, import_named
+from ernie_pair.core.cli.options import Options, data_option, import_named, kept_data_option
 from ernie_pair.core.errors import InputError
 
 SPECIALS_PER_SAMPLE = 3  # [CLS] A [SEP] B [SEP]
@@ -28,45 +28,33 @@ SPECIALS_WITHOUT_HEAD = 2  # [CLS] A [SEP]
 class MaskingFlags(Options):
     """The base of every command that makes samples; each field is a flag of it."""
 
-    masked_lm_prob: float = data_option(
-        0.15, help="share of the tokens to mask", above=0, below=1, resume="same"
+    masked_lm_prob: float = kept_data_option(0.15, help="share of the tokens to mask", above=0, below=1)
+    short_seq_prob: float = kept_data_option(
+        0.1, help="share of the samples with a shorter target length", at_least=0, below=1
     )
-    short_seq_prob: float = data_option(
-        0.1, help="share of the samples with a shorter target length", at_least=0, below=1, resume="same"
+    favor_longer_ngram: bool = kept_data_option(
+        False, help="mask long n-grams more often than short ones", affects="words"
     )
-    favor_longer_ngram: bool = data_option(
-        False, help="mask long n-grams more often than short ones", affects="words", resume="same"
+    max_ngrams: int = kept_data_option(
+        3, help="longest n-gram of words masked together", unit="words", at_least=1, affects="words"
     )
-    max_ngrams: int = data_option(
-        3,
-        help="longest n-gram of words masked together",
-        unit="words",
-        at_least=1,
-        affects="words",
-        resume="same",
-    )
-    geometric: bool = data_option(
+    geometric: bool = kept_data_option(
         False,
         help="draw n-gram lengths from a geometric distribution with p = 0.2, instead of p(n) ~ 1/n",
         affects="words",
-        resume="same",
     )
-    whole_word_mask: bool = data_option(
-        True, help="mask whole words; false: mask single tokens", resume="same"
-    )
-    level_weights: str = data_option(
+    whole_word_mask: bool = kept_data_option(True, help="mask whole words; false: mask single tokens")
+    level_weights: str = kept_data_option(
         "1 1 1",
         help="weights of a character, a phrase (any word of several tokens) and an entity when drawing words "
         "to mask; entities are marked by --user_lexicon when the corpus is created; weight 0: drawn only "
         "when no other word is left",
         affects="words",
-        resume="same",
     )
-    masking_fn: str = data_option(
+    masking_fn: str = kept_data_option(
         "",
         help="your own masking function, package.module:function; empty: the built-in one",
         affects="words",
-        resume="same",
     )
     binary_head: bool = data_option(
         True,

@@ -23,12 +23,7 @@ from tokenizers import AddedToken, Encoding, Tokenizer, decoders, normalizers, p
 from tokenizers.models import Unigram
 from tokenizers.models import WordPiece as WordCutter
 
-from data_tools.text.tokenizer_bounds import (
-    fault_of_charsmap,
-    fault_of_rules,
-    fault_of_speed,
-    patterns_of,
-)
+from data_tools.text.tokenizer_bounds import fault_of_charsmap, fault_of_rules, fault_of_speed, patterns_of
 from data_tools.text.wordpiece import (
     CONTINUATION,
     CONTROL_TOKENS,

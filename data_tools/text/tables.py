@@ -41,7 +41,7 @@ from data_tools.text.text_files import (
     read_lines,
     say_once,
 )
-from ernie_pair.core.cli.options import Options, data_option
+from ernie_pair.core.cli.options import Options, kept_data_option
 from ernie_pair.core.errors import InputError, OpenError, again_with, counted
 from ernie_pair.core.files.json_file import JsonError, begins_json_lines, kind_of, parse_json
 from ernie_pair.core.installation import import_optional
@@ -100,17 +100,13 @@ class Form(NamedTuple):
 class SheetFlags(Options):
     """Where in a file a table is."""
 
-    sheet: str = data_option(
-        "",
-        help="the sheet of a workbook, its name or number; empty: found",
-        resume="same",
-        affects="rows, text",
+    sheet: str = kept_data_option(
+        "", help="the sheet of a workbook, its name or number; empty: found", affects="rows, text"
     )
-    header_row: Optional[int] = data_option(
+    header_row: Optional[int] = kept_data_option(
         None,
         help="the row with the names of the columns, from 1; 0: there is none; none: found",
         at_least=0,
-        resume="same",
         affects="rows, text",
     )
 

@@ -245,8 +245,8 @@ def set_aside_run(output_dir: Path) -> None:
         contents = {path: read_own_config(path) or {ABOUT: {}} for path in paths}
         own = [path for path in paths if contents[path][ABOUT].get("run_id") == run["run_id"]]
         wanted += [*(Path(path.name) for path in own), Path(CURVES) / run["run_id"], Path(RUN)]
-    wanted = [path for path in wanted if os.path.lexists(output_dir / path)]
-    wanted = [path for path in wanted if not _is_empty_folder(output_dir / path)]
+    there = {path: output_dir / path for path in wanted if os.path.lexists(output_dir / path)}
+    wanted = [path for path, at in there.items() if at.is_symlink() or not at.is_dir() or any(at.iterdir())]
     if not wanted:
         return
     aside = output_dir / f"earlier-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
@@ -258,7 +258,3 @@ def set_aside_run(output_dir: Path) -> None:
 
 def _is_checkpoint_link(link: Path) -> bool:
     return link.is_symlink() and os.readlink(link).startswith(f"{CHECKPOINTS}/")
-
-
-def _is_empty_folder(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink() and not any(path.iterdir())

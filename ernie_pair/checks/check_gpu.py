@@ -29,18 +29,11 @@ from ernie_pair.core.cli.options import (
     OverwriteFlag,
     check_names,
     data_option,
-    devices_option,
     evaluation_option,
     names_in,
+    speed_option,
 )
-from ernie_pair.core.errors import (
-    ErniePairError,
-    InputError,
-    MachineError,
-    NumbersError,
-    Stopped,
-    message_of,
-)
+from ernie_pair.core.errors import ErniePairError, InputError, MachineError, NumbersError, Stopped, message_of
 from ernie_pair.core.files.atomic_files import published
 from ernie_pair.core.files.json_file import read_json_object, write_json
 from ernie_pair.core.files.results import check_absent
@@ -383,7 +376,7 @@ class CheckGpuConfig(OverwriteFlag):
     output_file: str = data_option(
         "gpu.json", help="FILE.json for the results; a report page is written to FILE.html", writes="FILE"
     )
-    device: Literal["cpu", "gpu"] = devices_option(default_device(), help="device to check", affects="speed")
+    device: Literal["cpu", "gpu"] = speed_option(default_device(), help="device to check")
     only: str = evaluation_option("", help=f"checks to run: some of {','.join(GROUPS)}; empty: all")
     quick: bool = evaluation_option(False, help="fewer checks and shorter runs")
 

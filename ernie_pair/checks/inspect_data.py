@@ -15,7 +15,15 @@ from data_tools.samples.mask_report import ORDER_NAMES, MaskReport, marked_text,
 from data_tools.samples.masking import MaskingFlags
 from data_tools.samples.split_datasets import dataset_of
 from data_tools.text.folder_tokenizer import open_vocabulary, vocabulary_file
-from ernie_pair.core.cli.options import Options, OverwriteFlag, check_unset, data_option, defaults_of
+from ernie_pair.core.cli.options import (
+    Options,
+    OverwriteFlag,
+    check_unset,
+    data_option,
+    defaults_of,
+    file_option,
+    path_option,
+)
 from ernie_pair.core.files.results import Results, settings_of
 from ernie_pair.pairs.data.encoded_pairs import open_pair_tokenizer, shown_pairs
 from ernie_pair.pairs.data.pair_records import ColumnFlags
@@ -29,11 +37,10 @@ JSON_FILE, PICTURE_FILE = "inspect.json", "inspect.png"
 class Inspected(Options):
     """A corpus and its vocabulary; a base on its own puts them first of all fields."""
 
-    input_path: str = data_option(
-        help="PREFIX of PREFIX_ids.npy and PREFIX_idx.npz, one of them, or their folder; or a file of pairs",
-        reads="PATH",
+    input_path: str = path_option(
+        help="PREFIX of PREFIX_ids.npy and PREFIX_idx.npz, one of them, or their folder; or a file of pairs"
     )
-    vocab_file: str = data_option(help=VOCABULARY_HELP, reads="FILE")
+    vocab_file: str = file_option(help=VOCABULARY_HELP)
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,12 @@ from ernie_pair.core.cli.options import (
     data_option,
     devices_option,
     evaluation_option,
-    model_option,
+    file_option,
+    model_folder_option,
     optimisation_option,
+    path_option,
     paths_in,
+    speed_option,
 )
 from ernie_pair.core.errors import ErniePairError, InputError, again_with, counted, for_outer, one_error
 from ernie_pair.core.files.json_file import as_read, read_json_object
@@ -56,44 +59,35 @@ class PipelineConfig(RowFlags):
     MOST_CLASSES = MAX_WORDS
 
     output_dir: str = data_option(help="everything goes here", writes="FOLDER")
-    train_file: str = data_option(
-        "", help="labelled pairs: files, folders, or a set such as lcqmc", reads="FILE"
-    )
-    faq_file: str = data_option(
+    train_file: str = file_option("", help="labelled pairs: files, folders, or a set such as lcqmc")
+    faq_file: str = file_option(
         "",
         help="questions and answers, or variants and standard questions, without labels: a table, or JSON",
         needs={ANY: SEARCH_LIBRARIES},
-        reads="FILE",
     )
     faq_columns: str = data_option("", help=COLUMNS_HELP, only_with="faq_file")
-    dev_file: str = data_option(
-        "",
-        help="labelled pairs for choosing the best model; empty: rows of train_file, split off by query",
-        reads="FILE",
+    dev_file: str = file_option(
+        "", help="labelled pairs for choosing the best model; empty: rows of train_file, split off by query"
     )
-    test_file: str = data_option(
-        "",
-        help="labelled pairs for measuring it; empty: rows of train_file, split off by query",
-        reads="FILE",
+    test_file: str = file_option(
+        "", help="labelled pairs for measuring it; empty: rows of train_file, split off by query"
     )
     dev_share: float = data_option(
         0.1, help="share of the rows that is split off for each of the two", above=0, at_most=0.4
     )
-    input_path: str = data_option(
+    input_path: str = path_option(
         "",
         help="text to pretrain on: raw text, JSON lines and tables, a file, a folder, or several with commas "
         "between; empty: the texts of the pairs alone",
-        reads="PATH",
     )
     json_key: str = data_option("text", help="the key of a document's text in JSON lines")
     text_column: str = data_option("", help="the column of a document's text in a table, or its number")
     label_map: str = data_option("", help=LABEL_MAP_HELP)
     are_scores: bool = data_option(False, help="the labels are scores, not classes")
-    model_name_or_path: str = model_option(
+    model_name_or_path: str = model_folder_option(
         "",
         help="a built-in name (ernie-gram-zh, ernie-1.0) or a model folder to start from; empty: a new "
         "model, of a size that the text and the machine allow",
-        reads="PATH",
     )
     pretrain: Union[bool, Literal["auto"]] = optimisation_option(
         "auto", help="pretrain on the text first; auto: a new model, and any other if there is --input_path"
@@ -119,7 +113,7 @@ class PipelineConfig(RowFlags):
         False, help="start anew, and rename the folder of an earlier pipeline", affects="start"
     )
     gpus: str = devices_option("0", help="GPUs for pretraining, on a machine with GPUs")
-    device: Literal["cpu", "gpu"] = devices_option(default_device(), help="where to run", affects="speed")
+    device: Literal["cpu", "gpu"] = speed_option(default_device(), help="where to run")
 
     def __post_init__(self):
         super().__post_init__()

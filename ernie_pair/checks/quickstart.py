@@ -22,6 +22,7 @@ from ernie_pair.core.cli.options import (
     data_option,
     devices_option,
     optimisation_option,
+    speed_option,
 )
 from ernie_pair.core.errors import CheckpointError, ErniePairError, message_of
 from ernie_pair.core.files.atomic_files import published
@@ -190,7 +191,7 @@ class QuickstartConfig(Options):
     epochs: int = optimisation_option(2, help="epochs of fine-tuning on the pairs", unit="epochs", at_least=1)
     seed: int = optimisation_option(1234, help="seed of weights, data order and masks", at_least=0)
     gpus: str = devices_option("0", help="GPUs for pretraining, on a machine with GPUs")
-    device: Literal["cpu", "gpu"] = devices_option(default_device(), help="where to run", affects="speed")
+    device: Literal["cpu", "gpu"] = speed_option(default_device(), help="where to run")
 
 
 def quickstart(config: QuickstartConfig) -> None:
@@ -236,7 +237,7 @@ class CheckConfig(Options):
     EXAMPLE = "--device cpu"
     NEEDS = NEEDS
 
-    device: Literal["cpu", "gpu"] = devices_option(default_device(), help="where to run", affects="speed")
+    device: Literal["cpu", "gpu"] = speed_option(default_device(), help="where to run")
 
 
 def check(config: CheckConfig) -> None:

@@ -20,7 +20,7 @@ from typing import Mapping, Sequence, Union
 # A command to be copied, which is kept; or one of our flags, with its value if that is true, false, a number
 # before the end of a word, in quotes or a label map. Ours contain no dash, so pip's --no-deps is kept.
 _COMMAND_OR_FLAG = re.compile(
-    r"(?:ernie-pair|python -m) [^;,()]*"
+    r"(?:ernie-pair|python -m|hf download|modelscope download|curl) [^;,()]*"
     r"|(?<![\w/.-])--(?P<name>[A-Za-z]\w*)(?![\w-])"
     r"(?: (?P<value>true|false|[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf)|'[^']*'|\d+=[^\s;:)?]+)"
     r"(?=[.,]?(?:[\s;:)?]|$)))?"

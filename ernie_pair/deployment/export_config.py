@@ -6,10 +6,14 @@ from typing import Literal, Optional, Tuple
 from ernie_pair.core.cli.options import (
     Options,
     OverwriteFlag,
+    classes_option,
     data_option,
     evaluation_option,
+    file_option,
+    model_folder_option,
     model_option,
     precision_option,
+    tokens_option,
 )
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.installation import TRAINING
@@ -21,8 +25,8 @@ from ernie_pair.pairs.data.pair_records import ColumnFlags
 class ModelPath(Options):
     """The model to export; a base on its own puts it first of all fields."""
 
-    model_path: str = model_option(
-        help="a trained model: its folder, or the output folder of a run for its best model", reads="PATH"
+    model_path: str = model_folder_option(
+        help="a trained model: its folder, or the output folder of a run for its best model"
     )
 
 
@@ -38,18 +42,14 @@ class ExportFlags(ColumnFlags, OverwriteFlag):
         help="Paddle Inference, ONNX, or both",
         needs=dict.fromkeys(("onnx", "both"), {"onnxruntime": ""}),
     )
-    max_seq_len: int = data_option(
-        0,
-        help="maximum tokens per pair; longer pairs are truncated; 0: as in training",
-        unit="tokens",
-        at_least=0,
+    max_seq_len: int = tokens_option(
+        0, help="maximum tokens per pair; longer pairs are truncated; 0: as in training"
     )
-    threshold: Optional[float] = evaluation_option(
+    threshold: Optional[float] = classes_option(
         None,
         help="for two classes: predict 1 at this probability or above; none: as saved with the model",
         at_least=0,
         at_most=1,
-        affects="classes",
     )
     symmetric: Literal["auto", "none", "average"] = evaluation_option(
         "auto", help="average: score (a, b) and (b, a), and average the logits; auto: as saved with the model"
@@ -86,10 +86,9 @@ class ExportFlags(ColumnFlags, OverwriteFlag):
         help="also write a Dockerfile and a wheel, for an image that serves the ONNX model",
         only_with="format=onnx|both",
     )
-    wheel: str = data_option(
+    wheel: str = file_option(
         "",
         help="the wheel of ernie-pair for --docker true; empty: built from the sources here",
-        reads="FILE",
         only_with="docker",
     )
     model_class: str = model_option(

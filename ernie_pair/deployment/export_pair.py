@@ -22,13 +22,7 @@ from ernie_pair.core.files.atomic_folder import (
 )
 from ernie_pair.core.files.json_file import write_json
 from ernie_pair.core.files.results import Results, files_of, settings_of
-from ernie_pair.deployment.docker import (
-    DOCKERFILE,
-    TRITON_FILES,
-    check_wheel,
-    write_dockerfile,
-    write_triton,
-)
+from ernie_pair.deployment.docker import DOCKERFILE, TRITON_FILES, check_wheel, write_dockerfile, write_triton
 from ernie_pair.deployment.export_config import ExportConfig, ExportFlags
 from ernie_pair.deployment.formats import (
     compute_answers,

@@ -9,9 +9,12 @@ from ernie_pair.core.cli.options import (
     OverwriteFlag,
     data_option,
     devices_option,
+    file_option,
+    model_folder_option,
     model_option,
     names_in,
     precision_option,
+    tokens_option,
 )
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.installation import TRAINING
@@ -20,11 +23,7 @@ from ernie_pair.inference.ray_flags import RayFlags
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.embedding_json import POOLING_NAMES, check_pooling
 from ernie_pair.models.labels import parse_label_map
-from ernie_pair.pairs.data.pair_records import (
-    ENCODING_HELP,
-    LABEL_MAP_HELP,
-    RowFlags,
-)
+from ernie_pair.pairs.data.pair_records import ENCODING_HELP, LABEL_MAP_HELP, RowFlags
 from ernie_pair.runtime.device import DeviceFlag
 
 MODEL_HELP = (
@@ -48,11 +47,8 @@ class EmbedderFlags(DeviceFlag, KernelFlags):
         help=f"pooling for a model without embedding.json: {POOLING_NAMES}, "
         "or several joined by +; auto: that of sentence-transformers' files, otherwise mean",
     )
-    max_seq_len: int = data_option(
-        0,
-        help="maximum tokens per text for a model without embedding.json; 0: what the model's files say",
-        unit="tokens",
-        at_least=0,
+    max_seq_len: int = tokens_option(
+        0, help="maximum tokens per text for a model without embedding.json; 0: what the model's files say"
     )
     batch_size: int = devices_option(64, help="texts in one forward pass", unit="texts", at_least=1)
 
@@ -74,8 +70,8 @@ class EmbedConfig(OverwriteFlag, RayFlags, TextFlags, EmbedderFlags):
 
     EXAMPLE = "--model_path output/best --input_file texts.txt --output_dir vectors"
 
-    model_path: str = model_option(help=MODEL_HELP, reads="PATH")
-    input_file: str = data_option(help=INPUT_HELP, stdin=(".txt", ".jsonl"), reads="FILE")
+    model_path: str = model_folder_option(help=MODEL_HELP)
+    input_file: str = file_option(help=INPUT_HELP, stdin=(".txt", ".jsonl"))
     output_dir: str = data_option(help="folder to create, with vectors.npy and vectors.json", writes="FOLDER")
     dtype: Literal["float16", "int8"] = precision_option(
         "float16", help="type of the stored numbers; int8: with one scale per text"
@@ -108,12 +104,11 @@ class EvaluateEmbeddingConfig(OverwriteFlag, RowFlags, EmbedderFlags):
     EXAMPLE = "--model_path output/best --input_file test.tsv"
     MOST_CLASSES = 2
 
-    model_path: str = model_option(help=MODEL_HELP, reads="PATH")
-    input_file: str = data_option(
+    model_path: str = model_folder_option(help=MODEL_HELP)
+    input_file: str = file_option(
         help="labelled pairs, pairs that belong together, or rows of query, pos and neg or anchor and "
         "positive: files, folders, or a set such as lcqmc (its dev part)",
         stdin=(".tsv", ".jsonl"),
-        reads="FILE",
     )
     output_file: str = data_option(
         "",
@@ -149,9 +144,8 @@ class ExportEmbeddingConfig(OverwriteFlag):
     EXAMPLE = "--model_path output/best --output_dir exported"
     NEEDS = {**TRAINING, "onnxruntime": ""}
 
-    model_path: str = model_option(
-        help="an embedding model, trained here or published: its folder, or a run for its best model",
-        reads="PATH",
+    model_path: str = model_folder_option(
+        help="an embedding model, trained here or published: its folder, or a run for its best model"
     )
     output_dir: str = data_option(
         help="folder to create, with model.onnx, embedding.json and the files of the tokenizer",

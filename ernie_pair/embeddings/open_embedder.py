@@ -9,6 +9,7 @@ import numpy as np
 
 from ernie_pair.core.cli.options import check_unset
 from ernie_pair.core.errors import InputError, counted
+from ernie_pair.core.files.hub import local_model
 from ernie_pair.inference.embedder import EmbedderOptions, TextEmbedder, open_exported_embedder
 from ernie_pair.kernels.choice import DEFAULT_KERNELS, KernelFlags
 from ernie_pair.models.embedding_json import (
@@ -43,7 +44,7 @@ def open_embedder(
     library for training. ``device``: cpu or gpu. ``kernels``: kernels of a trained model. Raises InputError
     if it is not such a folder or ``options`` do not fit it, CheckpointError if it is damaged.
     """
-    path = Path(folder).expanduser()
+    path = Path(local_model(str(Path(folder).expanduser())))
     if not path.is_dir():
         raise no_model_folder("", str(path), "give that of an embedding model, or of any model")
     if (path / EXPORTED).is_file():

@@ -14,14 +14,7 @@ from ernie_pair.models.labels import Labels
 from ernie_pair.pairs.audit.new_pairs import NewPair
 from ernie_pair.pairs.data.in_memory_pairs import GivenPairs
 from ernie_pair.pairs.data.pair_file import Pairs
-from ernie_pair.pairs.robustness.perturb import (
-    ALL,
-    CHANGING,
-    UNKNOWN,
-    Perturbed,
-    parse_kinds,
-    perturb,
-)
+from ernie_pair.pairs.robustness.perturb import ALL, CHANGING, UNKNOWN, Perturbed, parse_kinds, perturb
 from ernie_pair.pairs.targets.metrics import percentile_interval, resamples
 
 logger = logging.getLogger(__name__)

@@ -10,6 +10,7 @@ from typing import Dict, Optional, Sequence, Union
 from ernie_pair.core.cli.options import paths_in
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.atomic_folder import list_content
+from ernie_pair.core.files.hub import local_model
 from ernie_pair.core.files.results import Results, settings_of
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST, not_of_pairs
 from ernie_pair.inference.predictor import PairPredictor, PairScorer
@@ -44,7 +45,7 @@ def load(
     scores (a, b) and (b, a), none only (a, b), auto as the folder says. For another backend or precision of
     an exported model see `PairPredictor`, for vectors of texts `open_embedder`. Raises an ErniePairError.
     """
-    folder = str(Path(folder).expanduser())
+    folder = local_model(str(Path(folder).expanduser()))
     if (Path(folder) / EXPORT_MANIFEST).is_file():
         scorer: PairScorer = PairPredictor(folder, threads=threads, device=device)
     else:

@@ -8,16 +8,19 @@ from ernie_pair.core.cli.options import (
     OverwriteFlag,
     data_option,
     defaults_of,
-    devices_option,
     evaluation_option,
+    file_option,
+    model_folder_option,
     model_option,
     optimisation_option,
+    path_option,
     precision_option,
+    speed_option,
 )
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.installation import TRAINING
 from ernie_pair.models.labels import RANKING, REGRESSION
-from ernie_pair.pairs.config.pair_config import PairConfig, TrainConfig
+from ernie_pair.pairs.config.pair_config import MODEL_NAME_HELP, PairConfig, TrainConfig
 from ernie_pair.pairs.data.pair_records import ColumnFlags
 from ernie_pair.pairs.targets.metrics import AUTO, METRICS
 from ernie_pair.training.run_flags import best_metric_option
@@ -39,12 +42,9 @@ class CrossValidateConfig(OverwriteFlag, PairConfig):
 
     EXAMPLE = "--folds 5 --model_name_or_path ernie-gram-zh --train_file all.tsv --output_dir folds"
 
-    model_name_or_path: str = model_option(
-        help="a built-in name (ernie-gram-zh, ernie-1.0) or a model folder", reads="PATH"
-    )
-    train_file: str = data_option(
-        help="labelled pairs to divide into folds: .tsv, .csv, .xlsx, .jsonl, ... or a set such as lcqmc",
-        reads="FILE",
+    model_name_or_path: str = model_folder_option(help=MODEL_NAME_HELP)
+    train_file: str = file_option(
+        help="labelled pairs to divide into folds: .tsv, .csv, .xlsx, .jsonl, ... or a set such as lcqmc"
     )
     output_dir: str = data_option(
         help="a folder per fold, predictions.tsv, folds.tsv and the report go here", writes="FOLDER"
@@ -57,11 +57,8 @@ class CrossValidateConfig(OverwriteFlag, PairConfig):
         help="rows that stay in the same fold: all rows connected by a chain of shared texts, or only equal "
         "pairs",
     )
-    dev_file: str = data_option(
-        "",
-        help="labelled pairs for choosing the best model of each fold; empty: see --dev_share",
-        reads="FILE",
-        usual=True,
+    dev_file: str = file_option(
+        "", help="labelled pairs for choosing the best model of each fold; empty: see --dev_share", usual=True
     )
     dev_share: float = evaluation_option(
         0.1,
@@ -176,13 +173,11 @@ class CompareConfig(OverwriteFlag):
         unit="runs",
         at_least=1,
     )
-    test_file: str = data_option(
-        "", help="labelled pairs to compare on; empty: the dev_file of --train_config", reads="FILE"
+    test_file: str = file_option(
+        "", help="labelled pairs to compare on; empty: the dev_file of --train_config"
     )
-    domain_data: str = data_option(
-        "",
-        help="a corpus of held-out text, its folder or PREFIX; every start predicts its masked words",
-        reads="PATH",
+    domain_data: str = path_option(
+        "", help="a corpus of held-out text, its folder or PREFIX; every start predicts its masked words"
     )
     bootstrap: int = evaluation_option(
         1000,
@@ -219,10 +214,9 @@ class CompareModelsConfig(ColumnFlags, OverwriteFlag):
         "with the first; one with spaces needs quotes of its own",
         reads="NAME=PATH",
     )
-    input_file: str = data_option(
+    input_file: str = file_option(
         help="labelled pairs to measure on: files, folders, or a set such as lcqmc (its dev part)",
         stdin=(".tsv", ".jsonl"),
-        reads="FILE",
     )
     output_dir: str = data_option(
         help="models.json, models.md and models.html go here, and the exported models", writes="FOLDER"
@@ -234,10 +228,9 @@ class CompareModelsConfig(ColumnFlags, OverwriteFlag):
         1000, unit="resamples", help="bootstrap resamples for the confidence intervals", at_least=1
     )
     seed: int = evaluation_option(1234, help="seed of the resamples", at_least=0)
-    threads: int = devices_option(
+    threads: int = speed_option(
         0,
         help="threads of one forward pass; 0: the number of cores of this process",
         unit="threads",
         at_least=0,
-        affects="speed",
     )

@@ -15,7 +15,7 @@ from typing import Dict, List, Literal, NamedTuple, Sequence, Tuple
 import numpy as np
 
 from data_tools.audit.text_quality import quote
-from ernie_pair.core.cli.options import OverwriteFlag, data_option
+from ernie_pair.core.cli.options import OverwriteFlag, data_option, file_option
 from ernie_pair.core.errors import InputError, counted
 from ernie_pair.core.files.results import Results, files_of, settings_of
 from ernie_pair.models.labels import MAX_WORDS, Labels
@@ -205,7 +205,7 @@ class SplitPairsConfig(OverwriteFlag, RowFlags):
     EXAMPLE = "--train_file pairs.csv --output_dir pairs --dev_share 0.1"
     MOST_CLASSES = MAX_WORDS
 
-    train_file: str = data_option(help="labelled pairs: files, folders, or a set such as lcqmc", reads="FILE")
+    train_file: str = file_option(help="labelled pairs: files, folders, or a set such as lcqmc")
     output_dir: str = data_option(help="folder for the files", writes="FOLDER")
     dev_share: float = data_option(
         0.1, help="share of the rows for choosing the best model; 0: none", at_least=0, at_most=0.5
@@ -213,14 +213,10 @@ class SplitPairsConfig(OverwriteFlag, RowFlags):
     test_share: float = data_option(
         0.0, help="share of the rows for measuring it; 0: none", at_least=0, at_most=0.4
     )
-    dev_file: str = data_option(
-        "",
-        help="labelled pairs for choosing it, in place of --dev_share; written in the same form",
-        reads="FILE",
+    dev_file: str = file_option(
+        "", help="labelled pairs for choosing it, in place of --dev_share; written in the same form"
     )
-    test_file: str = data_option(
-        "", help="labelled pairs for measuring it, in place of --test_share", reads="FILE"
-    )
+    test_file: str = file_option("", help="labelled pairs for measuring it, in place of --test_share")
     label_map: str = data_option("", help=LABEL_MAP_HELP)
     are_scores: bool = data_option(False, help="the labels are scores, not classes")
     seed: int = data_option(42, help="decides which rows each file gets", at_least=0)

@@ -42,16 +42,7 @@ PADDLE_FILES = ("model.json", "model.pdiparams")
 ONNX_FILES, INT8_FILES = ("model.onnx",), ("model.int8.onnx",)
 # {backend: the files of its model}
 FILES_OF = {"onnx": ONNX_FILES, "paddle": PADDLE_FILES, "onnx-int8": INT8_FILES}
-WRITTEN = (
-    *PADDLE_FILES,
-    *ONNX_FILES,
-    *INT8_FILES,
-    VOCAB,
-    FAST_TOKENIZER,
-    CONFIG,
-    TOKENIZER,
-    EXPORT_MANIFEST,
-)
+WRITTEN = (*PADDLE_FILES, *ONNX_FILES, *INT8_FILES, VOCAB, FAST_TOKENIZER, CONFIG, TOKENIZER, EXPORT_MANIFEST)
 MAX_MANIFEST_BYTES = 1 << 20
 HINT = "export the model again"
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Callable, Hashable, Iterable, Iterator, Literal, Tuple, TypeVar
 
-from ernie_pair.core.cli.options import Options, devices_option
+from ernie_pair.core.cli.options import Options, speed_option
 from ernie_pair.core.errors import InputError, MachineError
 from ernie_pair.core.process_pool import ray_map, require_ray
 
@@ -18,25 +18,20 @@ Result = TypeVar("Result")
 class RayFlags(Options):
     """A part of the flags of commands that run a model on a file."""
 
-    engine: Literal["local", "ray"] = devices_option(
+    engine: Literal["local", "ray"] = speed_option(
         "local",
         needs={"ray": {"ray": "ray"}},
         help="compute in this process or in Ray tasks (extra [ray]); the output is the same byte for byte",
-        affects="speed",
     )
-    workers: int = devices_option(
+    workers: int = speed_option(
         1,
         help="concurrent Ray tasks, each with its own model and its own part of the file",
         unit="tasks",
         at_least=1,
-        affects="speed",
         only_with="engine=ray",
     )
-    ray_address: str = devices_option(
-        "",
-        help="HOST:PORT of a Ray cluster; empty: start Ray for this run",
-        affects="speed",
-        only_with="engine=ray",
+    ray_address: str = speed_option(
+        "", help="HOST:PORT of a Ray cluster; empty: start Ray for this run", only_with="engine=ray"
     )
 
     def __post_init__(self):

@@ -5,7 +5,7 @@ from typing import Callable, Literal, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from ernie_pair.core.cli.options import Options, devices_option, precision_option
+from ernie_pair.core.cli.options import Options, devices_option, kept_precision_option
 from ernie_pair.core.errors import InputError
 from ernie_pair.kernels.library import open_kernels
 from ernie_pair.runtime.cpu import LEVEL_ASKED, LEVELS, has_bf16, raise_no_bf16
@@ -26,11 +26,10 @@ class KernelFlags(Options):
         "layers",
         affects="speed, trained",
     )
-    precision: Literal["fp32", "bf16", "fp16"] = precision_option(
+    precision: Literal["fp32", "bf16", "fp16"] = kept_precision_option(
         "fp32",
         help="precision of matrix products; bf16 on a CPU needs AVX512-BF16; on a GPU, half precision is for "
         "evaluation and prediction, and training has --use_amp",
-        resume="same",
     )
 
     def __post_init__(self):

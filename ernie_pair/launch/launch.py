@@ -23,7 +23,7 @@ from ernie_pair.core.cli.flag_words import (
     split_words,
     suggest_flags,
 )
-from ernie_pair.core.cli.options import Options, RawValue, data_option, devices_option, hints_of, parse_value
+from ernie_pair.core.cli.options import Options, RawValue, devices_option, file_option, hints_of, parse_value
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.atomic_files import MAX_CONFIG_BYTES, FileRefusedError, read_regular
 from ernie_pair.core.run_module import python_words
@@ -63,12 +63,11 @@ class LaunchConfig(Options):
 
     EXAMPLE = "pretrain --gpus 0,1 --model_name_or_path ernie-1.0 --input_dir data --output_dir output"
 
-    file: str = data_option(
+    file: str = file_option(
         positional=True,
         help="a file with a `launch:` block and flags, as written by ernie-pair config; or the name of a "
         "command, such as train; or a Python script, which gets all words behind it, so that the flags of "
         "launch stand before it",
-        reads="FILE",
     )
     command: str = devices_option("train", help="what the processes run", choices=CONFIGS)
     processes: int = devices_option(

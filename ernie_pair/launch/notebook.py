@@ -1,14 +1,5 @@
 """Start several processes from a notebook, each of which calls a function of a cell.
 
-    from ernie_pair import notebook_launcher
-
-    def train(learning_rate):
-        from ernie_pair import PairConfig, PairTrainer
-        config = PairConfig("output", learning_rate=learning_rate)
-        return PairTrainer("ernie-gram-zh", config, "train.tsv", "dev.tsv").train()
-
-    result = notebook_launcher(train, (5e-5,), num_processes=2)
-
 The processes are new ones, not forks of the notebook's: it does not matter whether Paddle, or a GPU, is
 in use there already. What the function uses travels with it as a copy.
 """

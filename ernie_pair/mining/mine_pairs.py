@@ -24,8 +24,9 @@ from data_tools.text.texts import TEXT_COLUMN_HELP, LeftOut, TextColumns, read_t
 from ernie_pair.core.cli.options import (
     OverwriteFlag,
     data_option,
-    devices_option,
-    model_option,
+    file_option,
+    model_folder_option,
+    speed_option,
 )
 from ernie_pair.core.cli.standard_streams import with_standard_streams
 from ernie_pair.core.errors import InputError, counted
@@ -79,22 +80,18 @@ class MineConfig(RowFlags, OverwriteFlag):
     )
     MOST_CLASSES = 2
 
-    train_file: str = data_option(
-        help="labelled pairs of two classes: files, folders, or a set such as lcqmc",
-        stdin=(".tsv", ".jsonl"),
-        reads="FILE",
+    train_file: str = file_option(
+        help="labelled pairs of two classes: files, folders, or a set such as lcqmc", stdin=(".tsv", ".jsonl")
     )
     output_file: str = data_option(
         help="file to write the new pairs to: .tsv, .csv, .xlsx, .jsonl or .parquet",
         stdout=True,
         writes="FILE",
     )
-    dev_file: str = data_option(
-        "", help="pairs for choosing the best model; none of them is written", reads="FILE", usual=True
+    dev_file: str = file_option(
+        "", help="pairs for choosing the best model; none of them is written", usual=True
     )
-    test_file: str = data_option(
-        "", help="test pairs, labelled or not; none of them is written", reads="FILE", usual=True
-    )
+    test_file: str = file_option("", help="test pairs, labelled or not; none of them is written", usual=True)
     label_map: str = data_option("", help=LABEL_MAP_HELP, usual=True)
     same: str = data_option(
         "", help="label of pairs that mean the same; empty: the match, class 1", usual=True
@@ -125,17 +122,13 @@ class MineConfig(RowFlags, OverwriteFlag):
         "or a folder of ernie-pair index; empty: all texts of the pairs search each other",
         usual=True,
     )
-    embedding_model: str = model_option(
-        "",
-        help="embedding model that decides which texts are near; empty: character n-grams",
-        reads="PATH",
-        usual=True,
+    embedding_model: str = model_folder_option(
+        "", help="embedding model that decides which texts are near; empty: character n-grams", usual=True
     )
-    model_path: str = model_option(
+    model_path: str = model_folder_option(
         "",
         help="pair classifier that reranks: a near text that it scores --threshold or more is a true match, "
         "and left out; empty: none",
-        reads="PATH",
         usual=True,
     )
     threshold: Optional[float] = data_option(
@@ -181,9 +174,7 @@ class MineConfig(RowFlags, OverwriteFlag):
         usual=True,
     )
     seed: int = data_option(1234, help="seed of the random draws", at_least=0, usual=True)
-    device: Literal["cpu", "gpu"] = devices_option(
-        default_device(), help="where the models run", affects="speed"
-    )
+    device: Literal["cpu", "gpu"] = speed_option(default_device(), help="where the models run")
     text_column: str = data_option("", help=f"of --corpus: {TEXT_COLUMN_HELP}")
 
     def __post_init__(self):

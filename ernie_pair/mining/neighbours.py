@@ -153,11 +153,7 @@ class Embeddings:
     """
 
     def __init__(
-        self,
-        embedder: TextEmbedder,
-        texts: Sequence[str],
-        kept: KeptBlocks,
-        corpus: Optional[Corpus] = None,
+        self, embedder: TextEmbedder, texts: Sequence[str], kept: KeptBlocks, corpus: Optional[Corpus] = None
     ):
         self.size = EMBEDDED_AT_ONCE
         self.parts = _vectors(embedder, texts, "passage", kept, "vectors")

@@ -21,7 +21,13 @@ import numpy as np
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.checkpoint.run_config import CONFIG_YAML, publish_results, replace_config
-from ernie_pair.core.cli.options import OverwriteFlag, data_option, model_option
+from ernie_pair.core.cli.options import (
+    OverwriteFlag,
+    data_option,
+    file_option,
+    model_folder_option,
+    model_option,
+)
 from ernie_pair.core.errors import CheckpointError, InputError, counted
 from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.core.files.atomic_folder import MADE, check_replaceable
@@ -70,7 +76,7 @@ class NewModelConfig(OverwriteFlag):
     EXAMPLE = "--vocab_file vocab.txt --output_dir small --hidden_size 312 --num_hidden_layers 4"
     NEEDS = TRAINING
 
-    vocab_file: str = data_option(help="the vocabulary, one token per line", reads="FILE")
+    vocab_file: str = file_option(help="the vocabulary, one token per line")
     output_dir: str = data_option(help="folder to create", writes="FOLDER")
     model_type: str = model_option(
         "ernie", help="model family; ernie, ernie_gram and bert can be pretrained", choices=FAMILIES
@@ -159,9 +165,7 @@ class InterchangeConfig(OverwriteFlag):
 
     NEEDS = TRAINING
 
-    model_path: str = model_option(
-        help="model folder, or the output folder of a pretraining run", reads="PATH"
-    )
+    model_path: str = model_folder_option(help="model folder, or the output folder of a pretraining run")
     output_dir: str = data_option(help="folder to create", writes="FOLDER")
 
 

@@ -5,10 +5,6 @@ In config.json the settings that affect the output are converted or refused:
 theirs  {"model_type": "bert", "architectures": ["BertForSequenceClassification"], "layer_norm_eps": 1e-12,
          "position_embedding_type": "absolute", "id2label": {"0": "different", "1": "same"}, ...}
 ours    {"model_type": "bert", "layer_norm_eps": 1e-12, "num_labels": 2, "id2label": {...}, ...}
-
-PaddleNLP's modeling.py gives its layer norms the epsilon of config.json in some families, and a number of its
-own in others: `Counterpart.layer_norm_eps` says which. This package gives them what transformers would, under
-the key EPSILON.
 """
 
 import re

@@ -1,10 +1,7 @@
-"""What a path of a model stands for: a folder, the best model of a run, perhaps the name of one on a Hub."""
+"""What a path of a model stands for: a folder, or the best model of a run."""
 
 import logging
 import os
-import re
-import shlex
-import shutil
 import sys
 from pathlib import Path
 from typing import List, Sequence, Union
@@ -13,10 +10,10 @@ from ernie_pair.checkpoint.checkpoint_folder import Checkpoint
 from ernie_pair.checkpoint.run_folder import CHECKPOINTS, LAST, find_best
 from ernie_pair.core.errors import CheckpointError, InputError, again_with
 from ernie_pair.core.files.atomic_folder import list_content
+from ernie_pair.core.files.hub import download_hint
 from ernie_pair.core.files.json_file import read_json_object
 from ernie_pair.models.spec import EMBEDDING, LAYER_CLASS, MODULES, architecture_in, find_config
 
-HUB_NAME = re.compile(r"([A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]+")
 EXPORTED = "export.json"
 MODEL_MARKS = ("best/config.json", "modules.json", "embedding.json", "config.json")
 RECIPE_NOTE = "config.yml"  # of the recipe's model_last, which names the model that it began from
@@ -86,16 +83,6 @@ def no_model_folder(flag: str, given: Union[str, Path], hint: str) -> InputError
     """Return the error for a ``given`` path of ``flag`` (empty: none) that is no folder."""
     named = f"--{flag} {given}" if flag else str(given)
     return InputError(f"{named} is not a folder; {hint}{download_hint(str(given))}")
-
-
-def download_hint(given: str) -> str:
-    """Return the command that downloads a model if ``given`` looks like its name on a Hub, else ''."""
-    if not HUB_NAME.fullmatch(given) or Path(given).exists() or Path(given.partition("/")[0]).is_dir():
-        return ""
-    here = Path(sys.executable)
-    programs = (p for p in ("hf", "huggingface-cli") if here.with_name(p).exists() or shutil.which(p))
-    words = [next(programs, "hf"), "download", given, "--local-dir", given.rpartition("/")[2]]
-    return f"; a model of the Hugging Face Hub is given by its folder, once it is there: {shlex.join(words)}"
 
 
 def hint_below(folder: Union[str, Path], marks: Sequence[str] = MODEL_MARKS) -> str:

@@ -5,6 +5,7 @@ A path that is given and cannot be read is an error, never a fresh start.
 
 import logging
 import os
+import shlex
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
@@ -21,8 +22,10 @@ from data_tools.text.folder_tokenizer import (
     is_their_config,
 )
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, Checkpoint
-from ernie_pair.core.errors import CheckpointError, InputError
+from ernie_pair.core.cli.flag_words import nearest_names
+from ernie_pair.core.errors import CheckpointError, InputError, again_with
 from ernie_pair.core.files.atomic_files import read_regular
+from ernie_pair.core.files.hub import download_hint, local_model
 from ernie_pair.core.files.json_file import write_json
 from ernie_pair.models.families import FAMILIES, get_family, unsupported_type
 from ernie_pair.models.hugging_face import (
@@ -34,13 +37,7 @@ from ernie_pair.models.hugging_face import (
     weight_files,
     with_cross_encoder,
 )
-from ernie_pair.models.model_folder import (
-    RECIPE_NOTE,
-    download_hint,
-    hint_below,
-    no_model_folder,
-    resolve_model_folder,
-)
+from ernie_pair.models.model_folder import RECIPE_NOTE, hint_below, no_model_folder, resolve_model_folder
 from ernie_pair.models.spec import (
     CONFIG,
     MODULES,
@@ -166,7 +163,7 @@ def open_model(
     weights may be missing only with ``from_scratch``, None without training. Raises CheckpointError for
     another family.
     """
-    name_or_path = os.path.expanduser(name_or_path)
+    name_or_path = local_model(os.path.expanduser(name_or_path), flag)
     if flag and not os.path.isdir(name_or_path):
         raise no_model_folder(flag, name_or_path, "give the OUT of a training run, or OUT/best")
     family, folder = model_type.replace("-", "_"), Path(name_or_path)
@@ -324,10 +321,13 @@ def _fetch(name: str, family: str, from_scratch: Optional[bool]) -> ModelSource:
     if found is None or (family and found != family):
         wanted = family or next(iter(FAMILIES))
         known = list(_built_in_configs(wanted))
-        way_out = f"pass --model_type {found}" if found else "give one of them"
+        meant = nearest_names(name, [one for each in FAMILIES for one in _built_in_configs(each)])
+        way_out = f"{download_hint(name)}; give one of them"
+        if meant:
+            way_out = f"; did you mean {' or '.join(meant)}? then: {again_with({name: meant[0]})}"
         raise InputError(
             f"{name} is neither a folder nor a built-in {wanted} model ({', '.join(known[:4])}, ...)"
-            f"{'' if found else download_hint(name)}; {way_out}"
+            f"{f'; pass --model_type {found}' if found else way_out}"
         )
     tokenizer = tokenizer_class(found)
     vocabulary = tokenizer.pretrained_resource_files_map["vocab_file"].get(name)
@@ -337,10 +337,9 @@ def _fetch(name: str, family: str, from_scratch: Optional[bool]) -> ModelSource:
     config = {**_built_in_configs(found)[name], "model_type": found}
     if not parse_tokenizer(tokenizer.pretrained_init_configuration.get(name, {}), name).lower_case:
         config["do_lower_case"] = False
-    vocab_file = _download(name, vocabulary)
-    return ModelSource(
-        name, parse_spec(config), vocab_file, None if from_scratch else _download(name, weights)
-    )
+    vocab_file = _download(name, vocabulary, weights)
+    weights_file = None if from_scratch else _download(name, weights, vocabulary)
+    return ModelSource(name, parse_spec(config), vocab_file, weights_file)
 
 
 def _find_built_in(name: str) -> Optional[str]:
@@ -363,19 +362,23 @@ def tokenizer_class(family: str):
     return getattr(module, tokenizer_class_name(family))
 
 
-def _download(name: str, address: str) -> Path:
+def _download(name: str, address: str, *others: str) -> Path:
+    """Return the file of a built-in model in PaddleNLP's cache; ``others``: it has these besides."""
     from paddlenlp.utils.download import resolve_file_path
+    from paddlenlp.utils.env import MODEL_HOME
 
     logger.info("fetching %s of %s", address.rsplit("/", 1)[-1], name)
     try:
-        path = resolve_file_path(name, [address])
-    except OSError:
-        path = None
-    if path is None:
+        return Path(resolve_file_path(name, [address]))
+    except (OSError, TypeError):  # it answers None where nothing answers it
+        folder, words = Path(MODEL_HOME, name), ["curl", "-fL", "--create-dirs"]
+        for each in sorted({address, *others}):
+            file = "model_state.pdparams" if each.endswith("pdparams") else each.rsplit("/", 1)[-1]
+            words += ["-o", str(folder / file), each]
         raise InputError(
-            f"{name} cannot be fetched (no network?); give a folder with {CONFIG}, {VOCAB} and weights"
-        )
-    return Path(path)
+            f"{name} cannot be fetched (no network?); where there is one, fetch its two files for "
+            f"PaddleNLP's cache: {shlex.join(words)}; then again: {again_with()}"
+        ) from None
 
 
 def write_model_folder(folder: Path, source: ModelSource, weights: Arrays) -> None:

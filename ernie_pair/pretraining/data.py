@@ -229,11 +229,7 @@ class PretrainData:
                 datasets = [BucketedDataset(each, config.bucket_size, config.seed) for each in datasets]
             counts = [phase.steps * config.samples_per_step for phase in config.phase_list]
             dataset = PhasedDataset(datasets, counts) if len(datasets) > 1 else datasets[0]
-        make = partial(
-            collate,
-            pad_id=self.tokenizer.pad_id,
-            max_seq_len=config.max_seq_len,
-        )
+        make = partial(collate, pad_id=self.tokenizer.pad_id, max_seq_len=config.max_seq_len)
         return Loader(dataset, make, num_workers)
 
     def _indices(self, step: int, size: int) -> list[range]:

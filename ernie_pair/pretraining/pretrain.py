@@ -18,11 +18,7 @@ from ernie_pair.models.families import SPECIFIC
 from ernie_pair.models.match_embeddings import with_match
 from ernie_pair.models.model_card import write_card
 from ernie_pair.models.source import NAME_FAMILY, ModelSource, check_lower_case, open_model
-from ernie_pair.pretraining.config.pretrain_config import (
-    PretrainConfig,
-    check_family,
-    check_layout,
-)
+from ernie_pair.pretraining.config.pretrain_config import PretrainConfig, check_family, check_layout
 from ernie_pair.pretraining.convert.warm_start import with_order_head
 from ernie_pair.pretraining.data import PretrainData, open_pretrain_data
 from ernie_pair.pretraining.pretrain_job import card_of_pretrained
@@ -31,13 +27,7 @@ from ernie_pair.runtime.device import open_device, quiet_libraries, start_traini
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.watchdog import all_start
-from ernie_pair.runtime.processes.world import (
-    AllReduce,
-    World,
-    launched_world,
-    local_world,
-    raised_on_all,
-)
+from ernie_pair.runtime.processes.world import AllReduce, World, launched_world, local_world, raised_on_all
 from ernie_pair.training.process_group import join_process_group
 from ernie_pair.training.run_log import metrics_in, read_all_events
 from ernie_pair.training.schedule import Schedule

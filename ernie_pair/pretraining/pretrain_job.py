@@ -32,7 +32,6 @@ from ernie_pair.pretraining.graph.program_state import (
     RankSums,
     seed_feed,
 )
-from ernie_pair.pretraining.graph.vocab_padding import cut_vocabulary, pad_vocabulary
 from ernie_pair.runtime.paddle_patches.core_settings import without_tf32
 from ernie_pair.runtime.paddle_patches.static_programs import pin
 from ernie_pair.runtime.processes.stop_signals import StopSignals
@@ -45,7 +44,7 @@ from ernie_pair.training.step_metrics import (
     count_pretraining,
     perplexity_of,
 )
-from ernie_pair.weights.parameter_names import Parameter, match_parameters
+from ernie_pair.weights.parameter_names import Parameter, cut_vocabulary, match_parameters, pad_vocabulary
 from ernie_pair.weights.weight_files import Arrays, check_match, from_safetensors
 
 

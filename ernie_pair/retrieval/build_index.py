@@ -35,8 +35,12 @@ from ernie_pair.core.cli.options import (
     data_option,
     defaults_of,
     devices_option,
+    file_option,
+    model_folder_option,
     model_option,
+    path_option,
     precision_option,
+    speed_option,
 )
 from ernie_pair.core.cli.standard_streams import with_standard_streams
 from ernie_pair.core.errors import InputError, counted
@@ -113,13 +117,11 @@ class IndexConfig(OverwriteFlag, TextFlags):
     EXAMPLE = "--input_file faq.tsv --embedding_model embedder --output_dir faq.index"
     NEEDS = SEARCH_LIBRARIES
 
-    input_file: str = data_option(help=INPUT_HELP, stdin=(".txt", ".jsonl"), reads="FILE")
+    input_file: str = file_option(help=INPUT_HELP, stdin=(".txt", ".jsonl"))
     output_dir: str = data_option(help="folder to create", writes="FOLDER")
-    embedding_model: str = model_option(
-        "", help="an embedding model, trained or exported: its folder", reads="PATH"
-    )
-    vectors: str = data_option(
-        "", help="instead of a model: the vectors that ernie-pair embed wrote for these texts", reads="PATH"
+    embedding_model: str = model_folder_option("", help="an embedding model, trained or exported: its folder")
+    vectors: str = path_option(
+        "", help="instead of a model: the vectors that ernie-pair embed wrote for these texts"
     )
     kind: Literal["flat", "ivf", "hnsw"] = model_option(
         "flat", help="flat: exact; ivf: lists of near vectors; hnsw: a graph of near vectors", affects="index"
@@ -145,10 +147,8 @@ class IndexConfig(OverwriteFlag, TextFlags):
         affects="index",
     )
     batch_size: int = devices_option(64, help="texts in one forward pass", unit="texts", at_least=1)
-    device: Literal["cpu", "gpu"] = devices_option(
-        "cpu", help="where the embedding model runs", affects="speed"
-    )
-    threads: int = devices_option(0, help=THREADS_HELP, unit="threads", at_least=0, affects="speed")
+    device: Literal["cpu", "gpu"] = speed_option("cpu", help="where the embedding model runs")
+    threads: int = speed_option(0, help=THREADS_HELP, unit="threads", at_least=0)
     on_bad_row: Literal["stop", "skip"] = data_option(
         "stop", help="a line without text: stop and name the line, or skip it"
     )

@@ -24,9 +24,10 @@ from data_tools.text.texts import TextFlags, has_ids, read_texts
 from ernie_pair.core.cli.options import (
     OverwriteFlag,
     data_option,
-    devices_option,
     evaluation_option,
-    model_option,
+    file_option,
+    model_folder_option,
+    speed_option,
 )
 from ernie_pair.core.errors import InputError, counted
 from ernie_pair.core.files.json_file import read_json_object, shown, write_json
@@ -60,18 +61,15 @@ class EvaluateSearchConfig(OverwriteFlag, TextFlags):
     NEEDS = SEARCH_LIBRARIES
 
     index: str = data_option(help="the folder that ernie-pair index made", reads="FOLDER")
-    input_file: str = data_option(
+    input_file: str = file_option(
         help="a table or JSON of questions, each with the id of a text of the index that answers it; several "
-        "rows of a question: any of their texts does",
-        reads="FILE",
+        "rows of a question: any of their texts does"
     )
-    embedding_model: str = model_option(
-        "", help="the embedding model that the index was made with; not for BM25 alone", reads="PATH"
+    embedding_model: str = model_folder_option(
+        "", help="the embedding model that the index was made with; not for BM25 alone"
     )
-    model_path: str = model_option(
-        "",
-        help="pair classifier that reranks the texts found, as a stage of its own; empty: none",
-        reads="PATH",
+    model_path: str = model_folder_option(
+        "", help="pair classifier that reranks the texts found, as a stage of its own; empty: none"
     )
     output_file: str = data_option("", help="JSON file for the measures; empty: none", writes="FILE")
     recall_k: int = evaluation_option(
@@ -80,8 +78,8 @@ class EvaluateSearchConfig(OverwriteFlag, TextFlags):
     long_query: Literal["stop", "cut"] = data_option(
         "stop", help="a question that is too long for the embedding model: stop, or truncate it"
     )
-    device: Literal["cpu", "gpu"] = devices_option("cpu", help="where the models run", affects="speed")
-    threads: int = devices_option(0, help=THREADS_HELP, unit="threads", at_least=0, affects="speed")
+    device: Literal["cpu", "gpu"] = speed_option("cpu", help="where the models run")
+    threads: int = speed_option(0, help=THREADS_HELP, unit="threads", at_least=0)
 
 
 class Question(NamedTuple):

@@ -29,9 +29,10 @@ from data_tools.text.texts import (
 from ernie_pair.core.cli.options import (
     OverwriteFlag,
     data_option,
-    devices_option,
     evaluation_option,
-    model_option,
+    file_option,
+    model_folder_option,
+    speed_option,
 )
 from ernie_pair.core.cli.standard_streams import check_stdin, with_standard_streams
 from ernie_pair.core.errors import InputError, counted
@@ -65,19 +66,17 @@ class SearchConfig(OverwriteFlag, TextFlags):
     NEEDS = SEARCH_LIBRARIES
 
     index: str = data_option(help="the folder that ernie-pair index made", reads="FOLDER")
-    embedding_model: str = model_option(
-        "", help="the embedding model that the index was made with; not for BM25 alone", reads="PATH"
+    embedding_model: str = model_folder_option(
+        "", help="the embedding model that the index was made with; not for BM25 alone"
     )
-    model_path: str = model_option(
-        "",
-        help="pair classifier that reranks the texts found, trained or exported; empty: none",
-        reads="PATH",
+    model_path: str = model_folder_option(
+        "", help="pair classifier that reranks the texts found, trained or exported; empty: none"
     )
     text: str = data_option(
         TYPED, help="a query, answered on the terminal; -: one query per line of standard input"
     )
-    input_file: str = data_option(
-        "", help=f"a file of queries, instead of --text; {INPUT_HELP}", stdin=(".txt", ".jsonl"), reads="FILE"
+    input_file: str = file_option(
+        "", help=f"a file of queries, instead of --text; {INPUT_HELP}", stdin=(".txt", ".jsonl")
     )
     output_file: str = data_option(
         "",
@@ -100,8 +99,8 @@ class SearchConfig(OverwriteFlag, TextFlags):
     long_query: Literal["stop", "cut"] = data_option(
         "stop", help="a query that is too long for the embedding model: stop with an error, or truncate it"
     )
-    device: Literal["cpu", "gpu"] = devices_option("cpu", help="where the models run", affects="speed")
-    threads: int = devices_option(0, help=THREADS_HELP, unit="threads", at_least=0, affects="speed")
+    device: Literal["cpu", "gpu"] = speed_option("cpu", help="where the models run")
+    threads: int = speed_option(0, help=THREADS_HELP, unit="threads", at_least=0)
 
     def __post_init__(self):
         super().__post_init__()

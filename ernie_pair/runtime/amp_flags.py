@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ernie_pair.core.cli.options import Options, devices_option, precision_option
+from ernie_pair.core.cli.options import Options, devices_option, kept_precision_option
 from ernie_pair.core.errors import InputError
 from ernie_pair.runtime.gpu import MIN_CAPABILITY, Card, check_gpu_capability, gpu_capability
 
@@ -17,26 +17,22 @@ class AmpFlags(Options):
     decr_ratio: ClassVar[float] = 0.5
     decr_every_n_nan_or_inf: ClassVar[int] = 1
 
-    use_amp: bool = precision_option(
-        False, help="mixed-precision training, on a GPU", resume="same", usual=True
-    )
-    amp_dtype: Literal["auto", "float16", "bfloat16", "float32"] = precision_option(
+    use_amp: bool = kept_precision_option(False, help="mixed-precision training, on a GPU", usual=True)
+    amp_dtype: Literal["auto", "float16", "bfloat16", "float32"] = kept_precision_option(
         "auto",
         help="half-precision type; auto: bfloat16 on a GPU of compute capability 8.0 or above, else float16; "
         "float32: no casts, loss scaling only",
-        resume="same",
         affects="amp",
         only_with="use_amp=true",
     )
-    init_loss_scaling: float = precision_option(
-        32768.0, help="initial loss scale, for float16", at_least=1, resume="same", affects="loss scale"
+    init_loss_scaling: float = kept_precision_option(
+        32768.0, help="initial loss scale, for float16", at_least=1, affects="loss scale"
     )
-    incr_every_n_steps: int = precision_option(
+    incr_every_n_steps: int = kept_precision_option(
         1000,
         help="consecutive finite steps before the loss scale doubles; one that is not halves it",
         unit="steps",
         at_least=1,
-        resume="same",
         affects="loss scale",
     )
     deterministic: bool = devices_option(

@@ -5,9 +5,7 @@ must be in the environment before Paddle is loaded; a variable that the user has
 an old MKL that picks a slow path on processors of other vendors (measured: 97 against 237 GFLOP/s);
 MKL_DEBUG_CPU_TYPE selects the path. MKL_CBWR=...,STRICT makes a product bit-identical for any number of
 threads, so that any number of processes gives the same evaluation; measured, it costs nothing. KMP_BLOCKTIME
-is how many milliseconds the idle threads of OpenMP spin: its default of 200 takes the processor from loaders
-and checkpoints (measured, 2 cores: a save after a step 1.5 times as long, steps themselves a tenth slower
-than with 1).
+is how many milliseconds the idle threads of OpenMP spin: its default of 200 takes the processor from loaders.
 """
 
 import ctypes

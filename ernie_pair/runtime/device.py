@@ -17,7 +17,7 @@ from typing import Dict, Literal, Optional, Union
 
 import numpy as np
 
-from ernie_pair.core.cli.options import Options, devices_option
+from ernie_pair.core.cli.options import Options, speed_option
 from ernie_pair.core.installation import version_of
 from ernie_pair.runtime.amp_flags import AmpFlags
 from ernie_pair.runtime.cpu import THREADS_VARIABLE, cpu_threads, describe_threads, math_path, pin_to_share
@@ -116,9 +116,7 @@ def default_device() -> str:
 class DeviceFlag(Options):
     """The base of every command that computes in Paddle."""
 
-    device: Literal["cpu", "gpu"] = devices_option(
-        default_device(), help="where to run", affects="speed", usual=True
-    )
+    device: Literal["cpu", "gpu"] = speed_option(default_device(), help="where to run", usual=True)
 
 
 def quiet_libraries() -> None:

@@ -37,11 +37,7 @@ MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
 Capability = Tuple[int, int]
 
 # The lowest whose units compute in the type.
-MIN_CAPABILITY: Dict[str, Capability] = {
-    "float32": (0, 0),
-    "float16": (7, 0),
-    "bfloat16": (8, 0),
-}
+MIN_CAPABILITY: Dict[str, Capability] = {"float32": (0, 0), "float16": (7, 0), "bfloat16": (8, 0)}
 
 
 def words_of(capability: Capability) -> str:

@@ -16,8 +16,10 @@ from ernie_pair.core.cli.options import (
     data_option,
     devices_option,
     evaluation_option,
+    model_folder_option,
     model_option,
     precision_option,
+    speed_option,
 )
 from ernie_pair.core.errors import InputError
 from ernie_pair.embeddings.open_embedder import open_embedder
@@ -56,8 +58,8 @@ class ServeConfig(Options):
     EXAMPLE = "--model_path exported --port 8000"
     NEEDS = dict.fromkeys(("fastapi", "uvicorn", "prometheus_client"), "")
 
-    model_path: str = model_option(
-        "", help="the classifier: the folder that ernie-pair export made; empty: none", reads="PATH"
+    model_path: str = model_folder_option(
+        "", help="the classifier: the folder that ernie-pair export made; empty: none"
     )
     host: str = devices_option(
         "127.0.0.1", help="address to listen on; 0.0.0.0: all interfaces, reachable from other machines"
@@ -69,8 +71,8 @@ class ServeConfig(Options):
     precision: Literal["fp32", "bf16", "fp16"] = precision_option(
         "fp32", help=PRECISION_HELP, only_with="model_path"
     )
-    device: Literal["cpu", "gpu"] = devices_option("cpu", help="where the models run", affects="speed")
-    threads: int = devices_option(0, help=THREADS_HELP, unit="threads", at_least=0, affects="speed")
+    device: Literal["cpu", "gpu"] = speed_option("cpu", help="where the models run")
+    threads: int = speed_option(0, help=THREADS_HELP, unit="threads", at_least=0)
     threshold: Optional[float] = evaluation_option(
         None,
         help="for two classes: predict 1 at this probability or above; none: as exported",
@@ -89,10 +91,8 @@ class ServeConfig(Options):
         needs={ANY: SEARCH_LIBRARIES},
         reads="FOLDER",
     )
-    embedding_model: str = model_option(
-        "",
-        help="for /v1/embeddings, and for --index the one that it was made with; empty: none",
-        reads="PATH",
+    embedding_model: str = model_folder_option(
+        "", help="for /v1/embeddings, and for --index the one that it was made with; empty: none"
     )
     embedding_precision: Literal["fp32", "bf16", "fp16"] = precision_option(
         "fp32", help=EMBEDDING_HELP, only_with="embedding_model"

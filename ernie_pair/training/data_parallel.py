@@ -13,11 +13,7 @@ import paddle
 from ernie_pair.core.errors import InputError
 from ernie_pair.kernels.adamw import FusedAdamW
 from ernie_pair.models.networks.custom_model import CustomModel
-from ernie_pair.runtime.paddle_patches.optimizer_state import (
-    parameters_of,
-    scheduler_in,
-    squared_norm,
-)
+from ernie_pair.runtime.paddle_patches.optimizer_state import parameters_of, scheduler_in, squared_norm
 from ernie_pair.runtime.paddle_patches.process_groups import owners_of, reduce_in_float32, shard
 from ernie_pair.training.optimizer import (
     optimizer_arrays,

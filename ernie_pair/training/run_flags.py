@@ -9,10 +9,12 @@ from ernie_pair.core.cli.options import (
     check_unset,
     checkpoints_option,
     evaluation_option,
+    kept_optimisation_option,
+    kept_precision_option,
     model_option,
     names_in,
+    new_model_option,
     optimisation_option,
-    precision_option,
 )
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.installation import TRAINING
@@ -73,27 +75,18 @@ class SharedFlags(AmpFlags, KernelFlags, DeviceFlag):
     warmup_steps: Optional[int] = optimisation_option(
         None, help="warm-up in steps, instead of --warmup_rate", unit="steps", at_least=0, affects="schedule"
     )
-    weight_decay: float = optimisation_option(
-        0.01,
-        help="decay of every weight except biases and norms",
-        at_least=0,
-        resume="same",
-        affects="optimizer",
+    weight_decay: float = kept_optimisation_option(
+        0.01, help="decay of every weight except biases and norms", at_least=0, affects="optimizer"
     )
-    grad_clip: float = optimisation_option(
-        0.0,
-        help="maximum global norm of the gradient; 0: no clipping",
-        at_least=0,
-        resume="same",
-        affects="optimizer",
+    grad_clip: float = kept_optimisation_option(
+        0.0, help="maximum global norm of the gradient; 0: no clipping", at_least=0, affects="optimizer"
     )
-    seed: int = optimisation_option(
+    seed: int = kept_optimisation_option(
         1234,
         help="seed of weights, data order, masks and dropout",
         affects="run",
         at_least=0,
         at_most=MAX_SEED,
-        resume="same",
         usual=True,
     )
     use_recompute: bool = optimisation_option(
@@ -211,28 +204,25 @@ class TrainingFlags(SharedFlags, OutputFolder):
         at_least=1,
         resume="layout",
     )
-    learning_rate: float = optimisation_option(
+    learning_rate: float = kept_optimisation_option(
         5e-5,
         help="peak learning rate, reached at the end of warm-up",
         above=0,
-        resume="same",
         affects="schedule",
         usual=True,
     )
-    lr_scheduler_type: str = optimisation_option(
+    lr_scheduler_type: str = kept_optimisation_option(
         "linear",
         help="schedule after warm-up: linear or cosine decay to 0, or constant",
         choices=STYLES,
-        resume="same",
         affects="schedule",
     )
-    dropout: float = model_option(
+    dropout: float = new_model_option(
         0.1,
         help="dropout of hidden states, attention weights and classifier",
         at_least=0,
         below=1,
         resume="same",
-        affects="new weights",
     )
     evaluation_strategy: Literal["auto", "steps", "epoch", "no"] = evaluation_option(
         "auto",
@@ -273,10 +263,9 @@ class TrainingFlags(SharedFlags, OutputFolder):
         at_least=0,
         affects="loop",
     )
-    amp_level: Literal["O1", "O2"] = precision_option(
+    amp_level: Literal["O1", "O2"] = kept_precision_option(
         "O1",
         help="O1: weights in float32; O2: weights in half precision too",
-        resume="same",
         affects="amp",
         only_with="use_amp=true",
     )
@@ -294,13 +283,12 @@ class TrainingFlags(SharedFlags, OutputFolder):
         resume="fixed",
         affects="encoder",
     )
-    layer_decay: float = optimisation_option(
+    layer_decay: float = kept_optimisation_option(
         1.0,
         help="layer-wise learning rate decay: each layer below the head learns at this fraction of the rate "
         "of the layer above",
         above=0,
         at_most=1,
-        resume="same",
         affects="optimizer, encoder",
     )
 
@@ -330,11 +318,6 @@ class TrainingFlags(SharedFlags, OutputFolder):
     def weights_are_half(self) -> bool:
         """Return whether the weights themselves are in half precision."""
         return self.use_amp and self.amp_level == "O2"
-
-    @property
-    def freezes_embeddings(self) -> bool:
-        """Return whether the embeddings, the lowest of all, stay as they are."""
-        return self.freeze != "none" or self.freeze_layers > 0
 
     def pairs_per_step(self, processes: int) -> int:
         """Return the global batch size: the number of pairs in one step, over all ``processes``."""

@@ -8,10 +8,8 @@ the one before it. The file is authoritative: after a resume it is truncated to 
 VisualDL curves are drawn again from it, so that no step occurs twice. A write failure is reported once, and
 the run continues.
 
-The other tools are TensorBoard, Weights & Biases and MLflow. They follow the usual environment variables:
-WANDB_PROJECT, WANDB_MODE, MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME. A resumed run continues its earlier
-run there: the curves of TensorBoard are drawn again from metrics.jsonl, the other two receive only new
-points. A tool that fails is dropped with a warning, and the run continues.
+The other tools follow their usual environment variables. A resumed run continues its earlier run there: the
+curves of TensorBoard are drawn again from metrics.jsonl, the others receive only new points.
 """
 
 import json

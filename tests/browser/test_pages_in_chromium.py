@@ -72,7 +72,6 @@ def runs(folder):
 
 @pytest.fixture(scope="module")
 def pages(folder, runs):
-    """The pages that are written as files, by name."""
     plot(PlotConfig([str(run) for run in runs], str(folder / "runs.html")))
     answers = answers_of()._replace(names=("不同", "相同"))
     made = Origin({"batch_size": 64, "worst_rows": 10}, "# A sentence-pair classifier\n\n- base model: m\n")
@@ -287,7 +286,6 @@ document.getElementById("rank").click();
 
 
 def rank(browser, address, candidates, num_names):
-    """Rank candidates on the page of a service; returns the text that is shown."""
     browser.open(f"{address}/")
     browser.wait(f"return !document.getElementById('rank_form').hidden && names.length === {num_names}")
     browser.run(RANK, candidates)

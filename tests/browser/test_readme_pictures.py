@@ -39,7 +39,6 @@ def test_the_pictures_are_small():
 
 @pytest.fixture
 def start():
-    """A function that starts a command; all are ended at last."""
     if not (PICTURES and "PICTURES_RUNS" in os.environ):
         pytest.skip("PICTURES and PICTURES_RUNS make the pictures of the README")
     fonts = subprocess.run(["fc-list", ":lang=zh"], capture_output=True, text=True).stdout

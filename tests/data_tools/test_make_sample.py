@@ -15,11 +15,9 @@ FILES = ("corpus.txt", "pairs/train.tsv", "pairs/dev.tsv", "pairs/test.tsv")
 
 
 @pytest.fixture(scope="module")
-def sample(tmp_path_factory):
-    """The default sample, written once."""
-    folder = tmp_path_factory.mktemp("sample")
-    make_sample(SampleConfig(output_dir=str(folder)))
-    return folder
+def sample(module_path):
+    make_sample(SampleConfig(output_dir=str(module_path)))
+    return module_path
 
 
 @pytest.fixture(scope="module")

@@ -53,7 +53,6 @@ def ended(run):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The hashes of a run with one process."""
     folder = tmp_path_factory.mktemp("whole")
     write_vocab(folder)
     ended(start(folder))

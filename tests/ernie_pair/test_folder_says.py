@@ -18,16 +18,15 @@ from ernie_pair.pairs.config.ask_config import EvaluateConfig, PredictConfig
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("says")
-    ship(write_trained(folder / "trained"), folder / "exported")
-    write_pairs(folder / "pairs.tsv", 40)
-    write_model(folder / "pretrained", architectures=["ErnieForPretraining"])
-    write_model(folder / "embedder")
-    (folder / "embedder" / "embedding.json").write_text("{}")
-    (folder / "static").mkdir()
-    (folder / "static" / "config.yml").write_text("model_name: ernie-1.0")
-    return folder
+def world(module_path):
+    ship(write_trained(module_path / "trained"), module_path / "exported")
+    write_pairs(module_path / "pairs.tsv", 40)
+    write_model(module_path / "pretrained", architectures=["ErnieForPretraining"])
+    write_model(module_path / "embedder")
+    (module_path / "embedder" / "embedding.json").write_text("{}")
+    (module_path / "static").mkdir()
+    (module_path / "static" / "config.yml").write_text("model_name: ernie-1.0")
+    return module_path
 
 
 KINDS = {"trained": "", "exported": "", "absent": "", "pretrained": "mlm", "static": "mlm"}
@@ -64,10 +63,7 @@ def test_the_folder_and_the_flags_choose_the_form(world, monkeypatch, command, w
 @pytest.mark.parametrize(
     "words, message",
     [
-        (
-            "evaluate --label_range 0,5",
-            "label_range is a flag of evaluate embedding, and exported is a",
-        ),
+        ("evaluate --label_range 0,5", "label_range is a flag of evaluate embedding, and exported is a"),
         ("evaluate --same_text keep", "same_text is a flag of evaluate embedding"),
         ("evaluate --dims 4", "dims is a flag of evaluate embedding"),
         ("predict --text x", "text is a flag of predict mlm"),

@@ -108,14 +108,13 @@ def test_an_error_of_the_system_is_one_of_the_package():
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(module_path):
     """A trained classifier, an embedding model, pairs, texts and queries."""
-    here = tmp_path_factory.mktemp("functions")
-    write_trained(here / "pair")
-    write_embedder(here / "embedder")
-    write_pairs(here / "test.tsv", 31)
-    write_lines(here / "texts.txt", ["今天天气很好", "明天天气不好", "你们大家好", "他们前后左右"])
-    return here
+    write_trained(module_path / "pair")
+    write_embedder(module_path / "embedder")
+    write_pairs(module_path / "test.tsv", 31)
+    write_lines(module_path / "texts.txt", ["今天天气很好", "明天天气不好", "你们大家好", "他们前后左右"])
+    return module_path
 
 
 def test_evaluate_returns_what_it_would_write(folder, tmp_path, capfd):

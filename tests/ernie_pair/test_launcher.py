@@ -44,7 +44,6 @@ if "again" not in sys.argv:
 
 
 def seen_on_a_terminal(folder):
-    """The terminal output of two processes started by the launcher."""
     (folder / "speaking.py").write_text(SPEAKING)
     terminal, end = pty.openpty()
     words = ["--nproc_per_node", "2", "--log_dir", folder / "log", "speaking.py"]

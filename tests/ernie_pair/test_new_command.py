@@ -41,7 +41,6 @@ ROW = Command(
 
 @pytest.fixture(autouse=True)
 def command(tmp_path, monkeypatch):
-    """The module of the command and its row, which is all that a command needs."""
     (tmp_path / "text_reverser.py").write_text(MODULE)
     (tmp_path / "in.txt").write_text("a\nb\nc\n")
     monkeypatch.syspath_prepend(str(tmp_path))

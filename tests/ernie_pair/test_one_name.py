@@ -51,7 +51,6 @@ TYPES = "binary_head device dtype format model_type pooling precision retrieval 
 
 
 def differing(value_of):
-    """The flags of which ``value_of`` gives several values."""
     found = defaultdict(set)
     for _, item, hint in OPTIONS:
         found[item.name].add(value_of(item, hint))

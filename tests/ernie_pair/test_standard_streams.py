@@ -43,8 +43,6 @@ def run(*words, given=""):
 
 @pytest.fixture
 def run_here(monkeypatch, capfd):
-    """Like `run`, but in this process."""
-
     def run(*words, given=""):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
         code = exit_code_of(lambda: _run([str(word) for word in words]))

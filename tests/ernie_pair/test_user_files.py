@@ -117,10 +117,9 @@ pretrain = partial(tiny_pretrain.pretrain, decay_steps=6, save_steps=3, warmup_r
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("pretrain")
-    tiny_pretrain.write_corpus(folder / "data", tiny_pretrain.write_model(folder / "model"))
-    return folder
+def world(module_path):
+    tiny_pretrain.write_corpus(module_path / "data", tiny_pretrain.write_model(module_path / "model"))
+    return module_path
 
 
 @pytest.mark.parametrize("kind", KINDS[:2])

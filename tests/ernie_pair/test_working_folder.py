@@ -43,19 +43,17 @@ def stranger(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def sample(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("sample")
-    make_sample(SampleConfig(output_dir=str(folder), documents=60, pairs=90))
-    letters = sorted({*(folder / "corpus.txt").read_text(encoding="utf-8")} - {*"\n "})
+def sample(module_path):
+    make_sample(SampleConfig(output_dir=str(module_path), documents=60, pairs=90))
+    letters = sorted({*(module_path / "corpus.txt").read_text(encoding="utf-8")} - {*"\n "})
     lines = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]", *letters]
-    (folder / "vocab.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    places = {"input_path": f"{folder}/corpus.txt", "vocab_file": f"{folder}/vocab.txt"}
-    prepare(PrepareConfig(**places, output_prefix=f"{folder}/ids", chinese=True))
-    return folder
+    (module_path / "vocab.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    places = {"input_path": f"{module_path}/corpus.txt", "vocab_file": f"{module_path}/vocab.txt"}
+    prepare(PrepareConfig(**places, output_prefix=f"{module_path}/ids", chinese=True))
+    return module_path
 
 
 def ran(words, folder):
-    """The output of a command that ends well in ``folder``."""
     done = subprocess.run(
         list(map(str, words)), cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=300
     )

@@ -90,17 +90,16 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("world")
-    write_trained(folder / "model")
-    write_trained(folder / "other", hidden_size=48)
-    write_model(folder / "bare")
-    write_pairs(folder / "train.tsv", 60, seed=0)
-    write_pairs(folder / "new.tsv", 90, seed=1)
-    write_lines(folder / "texts.txt", texts_of(90))
+def world(module_path):
+    write_trained(module_path / "model")
+    write_trained(module_path / "other", hidden_size=48)
+    write_model(module_path / "bare")
+    write_pairs(module_path / "train.tsv", 60, seed=0)
+    write_pairs(module_path / "new.tsv", 90, seed=1)
+    write_lines(module_path / "texts.txt", texts_of(90))
     flags = "train_file: train.tsv, dev_file: new.tsv, max_steps: 4, batch_size: 16, device: cpu, seed: 3"
-    (folder / "train.yaml").write_text(f"{{{flags}}}")
-    return folder
+    (module_path / "train.yaml").write_text(f"{{{flags}}}")
+    return module_path
 
 
 def output_of(command):
@@ -165,8 +164,7 @@ def assert_same_result(case, cut, whole):
 
 
 @pytest.mark.parametrize(
-    "command",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name == "compare starts")) for name in CASES],
+    "command", [pytest.param(name, marks=[pytest.mark.slow] * (name == "compare starts")) for name in CASES]
 )
 def test_a_killed_command_resumes_to_the_same_result(in_world, tmp_path, monkeypatch, command):
     case = CASES[command]

@@ -20,26 +20,24 @@ checkpoints.save(TrainState(5), {}, [("a", b"a" * 9000), ("b", b"b")], {})
 
 
 @pytest.fixture(scope="module")
-def calls(tmp_path_factory):
+def calls(module_path):
     """(system call, paths) of each traced call on the output folder, in order; and that folder."""
-    folder = tmp_path_factory.mktemp("power")
-    trace = folder / "trace"
+    trace = module_path / "trace"
     strace = ["strace", "-f", "-y", "-e", "trace=openat,writev,fsync,rename,mkdir,symlink", "-o", str(trace)]
     if shutil.which("strace") is None or subprocess.run([*strace, "true"]).returncode:
         pytest.skip("strace is not here, or may not be used")
-    program = [sys.executable, "-c", SAVE, str(folder / "out")]
+    program = [sys.executable, "-c", SAVE, str(module_path / "out")]
     subprocess.run([*strace, *program], check=True, env={"PYTHONPATH": str(ROOT)})
     found = []
     for line in trace.read_text().splitlines():
         call = re.match(r"\d+ +(\w+)\(", line)
         paths = re.findall(r"<([^>]+)>|\"([^\"]+)\"", line)
-        if call and str(folder / "out") in line:
+        if call and str(module_path / "out") in line:
             found.append((call[1], [one or other for one, other in paths if (one or other).startswith("/")]))
-    return found, folder / "out"
+    return found, module_path / "out"
 
 
 def places(calls, call, end):
-    """The positions in the trace of ``call`` on a path that ends with ``end``."""
     found = [place for place, (name, paths) in enumerate(calls) if name == call and paths_end(paths, end)]
     assert found, f"no {call} of {end}"
     return found

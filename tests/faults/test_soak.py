@@ -74,7 +74,6 @@ class Load:
 
 
 def flat(value):
-    """Return what an answer holds as {place: value}."""
     parts = value.items() if isinstance(value, dict) else enumerate(value)
     found = {}
     for name, part in parts:

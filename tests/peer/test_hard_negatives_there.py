@@ -112,7 +112,6 @@ json.dump(found, open(sys.argv[2], "w"))
 
 
 def there(newest, folder, program, asked):
-    """What a program of theirs answers."""
     (folder / "asked.json").write_text(json.dumps(asked), encoding="utf-8")
     words = [newest.python, "-c", program, folder / "asked.json", folder / "found.json"]
     environment = {**os.environ, **NO_NETWORK, **PATH_OF_PEER}

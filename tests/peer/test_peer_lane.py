@@ -22,7 +22,6 @@ IDS = np.array([[1, 5, 2, 6, 2], [1, 5, 2, 2, 0]])
 
 
 def losses(tmp_path, task, batch, **spec):
-    """The losses of the first two steps of a lane."""
     save_batches(tmp_path / "batches.npz", [batch])
     settings = {"pad_id": 0, "padded_to": 9, "grad_clip": 1.0, "threads": 1, "device": "cpu"}
     spec = {"task": task, "model": MODEL, "batches": str(tmp_path / "batches.npz"), **settings, **spec}

@@ -30,22 +30,21 @@ SAME.update(max_seq_len=32, logging_freq=1, bucket=True)
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory):
+def start(module_path):
     """A classifier of both libraries with the same weights, head included, and pairs."""
-    folder = tmp_path_factory.mktemp("start")
     source = open_model(
-        str(write_model(folder / "new", initializer_range=0.2)), model_type="ernie", from_scratch=True
+        str(write_model(module_path / "new", initializer_range=0.2)), model_type="ernie", from_scratch=True
     )
-    (folder / "ours").mkdir()
-    build_classifier(source, seed=7, dropout=0.0).write(folder / "ours", source.vocab_file, 32)
-    convert_to_hugging_face(ToHuggingFaceConfig(str(folder / "ours"), str(folder / "theirs")))
+    (module_path / "ours").mkdir()
+    build_classifier(source, seed=7, dropout=0.0).write(module_path / "ours", source.vocab_file, 32)
+    convert_to_hugging_face(ToHuggingFaceConfig(str(module_path / "ours"), str(module_path / "theirs")))
     for number, part in enumerate(("train", "dev", "test")):
-        write_pairs(folder / f"{part}.tsv", ROWS, seed=number)
-    python = folder / "peer_python"  # the peer's libraries are added to those of this Python
+        write_pairs(module_path / f"{part}.tsv", ROWS, seed=number)
+    python = module_path / "peer_python"  # the peer's libraries are added to those of this Python
     path = Path(torch.__file__).parents[1]
     python.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{path}" exec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    return folder
+    return module_path
 
 
 def train_there(start, out, **changes):

@@ -15,7 +15,6 @@ SYMBOLS = "满意度★★★ 5¥每个 25℃以上 a≥b 退款→余额 没有
 
 @pytest.fixture
 def data(tmp_path):
-    """Pairs for training, and texts of which one has no symbol."""
     for number, part in enumerate(("train", "dev", "test")):
         (tmp_path / "data/pairs/mrpc").mkdir(parents=True, exist_ok=True)
         write_pairs(tmp_path / f"data/pairs/mrpc/{part}.tsv", 400, seed=number)

@@ -65,10 +65,9 @@ def run_layouts(flags, layouts):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("layouts")
-    write_corpus(folder / "data", write_model(folder / "model", hidden_act="gelu"))
-    return folder
+def folder(module_path):
+    write_corpus(module_path / "data", write_model(module_path / "model", hidden_act="gelu"))
+    return module_path
 
 
 def results_of(folder, processes, layouts, **changes):
@@ -182,9 +181,7 @@ def others(folder):
     merged = {key: layout for key, layout in layouts_of(2).items() if "merge2" in key}
     one = results_of(folder, 1, {name: {**ALONE, **flags[name]} for name in flags})
     two = results_of(
-        folder,
-        2,
-        {f"{name}/{key}": {**merged[key], **flags[name]} for name in flags for key in merged},
+        folder, 2, {f"{name}/{key}": {**merged[key], **flags[name]} for name in flags for key in merged}
     )
     return {name: (one[name][0], {key: two[f"{name}/{key}"] for key in merged}) for name in flags}
 

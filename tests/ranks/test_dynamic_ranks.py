@@ -21,10 +21,9 @@ SCALED = {"use_amp": "true", "amp_dtype": "float32", "init_loss_scaling": 8, "in
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ranks")
-    write_corpus(folder / "data", write_model(folder / "model"))
-    return folder
+def world(module_path):
+    write_corpus(module_path / "data", write_model(module_path / "model"))
+    return module_path
 
 
 def words_of(world, output, processes, **changes):
@@ -33,7 +32,6 @@ def words_of(world, output, processes, **changes):
 
 
 def pretrain(world, output, processes=2, fails=False, **changes):
-    """Pretrain to the end; returns what each process printed."""
     words = words_of(world, output, processes, **changes)
     return run_script(world, *words, processes=processes, fails=fails)
 
@@ -61,7 +59,6 @@ def test_a_killed_and_restarted_run_is_bit_identical(world, name):
 
 
 def state_of(output):
-    """The weights, and what all parts of the optimizer hold together."""
     state = {}
     for path in sorted((output / "model_last").glob("*.safetensors")):
         state.update({f"{path.name[:9]} {name}": array for name, array in load_file(path).items()})
@@ -85,12 +82,7 @@ def whole(world):
 
 @pytest.mark.parametrize(
     "first, then",
-    [
-        ("sharded", "one"),
-        ("one", "sharded"),
-        ("sharded", "static"),
-        ("static sharded", "sharded"),
-    ],
+    [("sharded", "one"), ("one", "sharded"), ("sharded", "static"), ("static sharded", "sharded")],
 )
 def test_a_run_resumes_in_another_layout_or_graph(world, whole, first, then):
     """Weights, moments, loss scale and its counts go along."""

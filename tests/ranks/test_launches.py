@@ -109,7 +109,6 @@ def start_plain(folder, fault):
 
 
 def left_in(folder):
-    """Return the processes that were started with ``folder`` in their environment."""
     pids = []
     for entry in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):

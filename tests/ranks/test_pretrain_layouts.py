@@ -107,10 +107,9 @@ def chosen(*names):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("layouts")
-    write_corpus(folder / "data", write_model(folder / "model", hidden_act="gelu"))
-    return folder
+def folder(module_path):
+    write_corpus(module_path / "data", write_model(module_path / "model", hidden_act="gelu"))
+    return module_path
 
 
 def results_of(folder, processes, layouts, levels=(), **changes):

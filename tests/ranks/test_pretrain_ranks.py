@@ -25,10 +25,9 @@ SHARDED = {"dp_degree": 1, "sharding_degree": 2}
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ranks")
-    write_corpus(folder / "data", write_model(folder / "model"))
-    return folder
+def world(module_path):
+    write_corpus(module_path / "data", write_model(module_path / "model"))
+    return module_path
 
 
 def words_of(world, output, processes, **changes):
@@ -37,7 +36,6 @@ def words_of(world, output, processes, **changes):
 
 
 def pretrain(world, output, processes=2, fails=False, **changes):
-    """Pretrain to the end; returns the output folder."""
     run_script(world, *words_of(world, output, processes, **changes), processes=processes, fails=fails)
     return world / output
 

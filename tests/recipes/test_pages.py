@@ -109,7 +109,6 @@ def test_every_command_that_a_page_names_exists(page):
 
 
 def rows_of(page, is_of=lambda table: True):
-    """The cells of each row of the tables of a page."""
     tables = filter(is_of, TABLE.findall(text_of(page)))
     return [line.strip("| ").split(" | ") for table in tables for line in table.splitlines()[2:]]
 

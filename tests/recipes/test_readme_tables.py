@@ -48,7 +48,6 @@ def knows(config_class, row):
 
 
 def rows_of(config_class):
-    """The rows of the tables in which ``config_class`` knows every flag."""
     tables = {(row.page, row.table) for row in ROWS}
     tables -= {(row.page, row.table) for row in ROWS if not knows(config_class, row)}
     return [row for row in ROWS if (row.page, row.table) in tables]
@@ -82,7 +81,6 @@ def world(tmp_path_factory):
 
 
 def pretrain(world, output, flags, processes=1, fails=False):
-    """Pretrain to the end, and return what the first process printed."""
     words = words_of(flags)
     changes = {name[2:]: value for name, value in zip(words[::2], words[1::2])}
     settings = {"max_steps": 2, "eval_iters": 1, "micro_batch_size": 2, "eval_freq": 2, **changes}

@@ -35,7 +35,6 @@ def run(*words, cwd, **environment):
 
 
 def build_wheel(folder, **environment):
-    """The wheel and the output of its build, from a copy, as a build leaves files in the sources."""
     for name in SOURCES:
         if (ROOT / name).is_dir():
             ignored = shutil.ignore_patterns("__pycache__", "*.so")

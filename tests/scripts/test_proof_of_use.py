@@ -59,8 +59,6 @@ def runner(tmp_path):
 
 @pytest.fixture
 def kill(runner, tmp_path):
-    """A function that makes a run which fails."""
-
     def killed(run):
         (tmp_path / "broken").touch()
         with pytest.raises(Exception, match=f"of group/{run.name}"):
@@ -187,8 +185,6 @@ def test_an_ablation_run_changes_only_its_own_flag():
 
 @pytest.fixture
 def log(tmp_path):
-    """A function that writes events into a metrics.jsonl and returns its path."""
-
     def written(events):
         path = tmp_path / "metrics.jsonl"
         path.write_text("".join(json.dumps(event) + "\n" for event in events))
@@ -334,25 +330,23 @@ def test_the_readme_shows_the_committed_comparisons(page, shape):
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
-    make_sample(SampleConfig(output_dir=str(folder / "sample"), documents=120, pairs=180))
+def data(module_path):
+    make_sample(SampleConfig(output_dir=str(module_path / "sample"), documents=120, pairs=180))
     for name in ("text", "pairs/lcqmc", "pairs/mrpc", "vocab"):
-        (folder / name).mkdir(parents=True)
-    documents = (folder / "sample" / "corpus.txt").read_text().strip().split("\n\n")
+        (module_path / name).mkdir(parents=True)
+    documents = (module_path / "sample" / "corpus.txt").read_text().strip().split("\n\n")
     for number, name in enumerate(("stories", "laws")):
-        (folder / "text" / f"{name}.txt").write_text("\n\n".join(documents[number::2]) + "\n")
+        (module_path / "text" / f"{name}.txt").write_text("\n\n".join(documents[number::2]) + "\n")
     for name in ("lcqmc/train", "lcqmc/dev", "mrpc/train", "mrpc/dev", "mrpc/test"):
         part = "train" if name.endswith("train") else "dev"
-        shutil.copy(folder / "sample" / "pairs" / f"{part}.tsv", folder / "pairs" / f"{name}.tsv")
-    vocab = folder / "vocab" / "ernie_1.0_zh.txt"
-    assert command("build", "vocab", f"--input_path={folder}/text", f"--output_file={vocab}").code == 0
-    return folder
+        shutil.copy(module_path / "sample" / "pairs" / f"{part}.tsv", module_path / "pairs" / f"{name}.tsv")
+    vocab = module_path / "vocab" / "ernie_1.0_zh.txt"
+    assert command("build", "vocab", f"--input_path={module_path}/text", f"--output_file={vocab}").code == 0
+    return module_path
 
 
 @pytest.fixture
 def start(data, tmp_path):
-    """A function that makes runs here."""
     places = {"work": str(tmp_path / "work"), "data": str(data)}
     return lambda group, **flags: run_group(RunConfig(group, **{**places, **SMALL, **flags}))
 

@@ -233,7 +233,6 @@ def test_processor_time_includes_threads_that_ended():
 
 @pytest.fixture
 def pages(tmp_path, monkeypatch) -> Path:
-    """Return a folder with the pages where the figures go."""
     (tmp_path / "docs" / "zh").mkdir(parents=True)
     for page in (*readme_block.PAGES, "docs/zh/speed.md"):
         (tmp_path / page).write_text("a\n<!-- side by side -->\nold\n<!-- end of side by side -->\nb\n")

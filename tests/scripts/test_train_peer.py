@@ -29,7 +29,6 @@ from ernie_pair.training.schedule import learning_rate
 
 @pytest.fixture
 def config(tmp_path):
-    """The flags of a training on small files."""
     files = {f"{part}_file": str(write_pairs(tmp_path / f"{part}.tsv", 10)) for part in train_peer.PARTS}
     return train_peer.TrainPeerConfig(
         peer_python=write_fake_peer(tmp_path),

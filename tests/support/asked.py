@@ -17,14 +17,12 @@ def evaluated(model, pairs, output="", **flags) -> Dict[str, Any]:
 
 
 def predicted(model, pairs, output, **flags) -> Dict[str, Tuple[str, ...]]:
-    """Predict the file ``pairs`` into the table ``output``; return its cells by column."""
     flags = {"device": "cpu", "columns": "answers", **flags}
     predict_pair(PredictConfig(str(model), str(pairs), str(output), **flags))
     return table_of(Path(output))
 
 
 def table_of(path: Path) -> Dict[str, Tuple[str, ...]]:
-    """Return the cells of a .tsv file by the names of its columns."""
     header, *rows = (line.split("\t") for line in path.read_text(encoding="utf-8").splitlines())
     return dict(zip(header, zip(*rows)))
 

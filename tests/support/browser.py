@@ -107,7 +107,6 @@ class Browser:
 
 
 def save_picture(content, path):
-    """Write a PNG with few colours, which is small."""
     import io
 
     from PIL import Image

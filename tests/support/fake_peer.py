@@ -29,7 +29,6 @@ numpy.save(out / "logits.npy", numpy.array([[0, 2 * row[2] - 1] for row in rows[
 
 
 def write_fake_peer(folder: Path, program: str = PROGRAM) -> str:
-    """Write the peer into ``folder`` and return its Python."""
     (folder / "fake_peer.py").write_text(program)
     path = folder / "peer_python"
     path.write_text(f'#!/bin/sh\nexec {sys.executable} {folder}/fake_peer.py "$@"\n')

@@ -45,7 +45,6 @@ def build(folder, family="ernie_gram", shape="small", dropout=0.0, pooling="cls"
 
 
 def build_fused(folder, family="ernie_gram", flags=FUSED, **shape):
-    """A classifier on the path of the fused kernels."""
     model = build(folder, family, **shape)
     choose_path(model, flags, "cpu")
     return model

@@ -19,7 +19,6 @@ def pretend_processes(processes: int) -> None:
 
 
 def build(processes: int, **flags):
-    """The programs of a tiny ERNIE; the state is sharded where processes are."""
     from tiny_pretrain import SIZES, VOCAB
 
     from ernie_pair.models.spec import parse_spec

@@ -24,7 +24,6 @@ def one_thread(**changes):
 
 
 def launch_line(log, *words, processes=2, launcher=PADDLES):
-    """The command line of a script in several processes; of one, without a launcher."""
     start = ("-m", *launcher, processes, "--log_dir", log) if processes > 1 else ()
     return list(map(str, [sys.executable, *start, *words]))
 

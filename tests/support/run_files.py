@@ -22,7 +22,6 @@ from ernie_pair.training.step_metrics import PROBABILITY_COUNTS, StepWork, count
 
 
 def publish_folder(folder: Path, fill: Callable[[Path], object]) -> None:
-    """Publish what ``fill`` writes into a draft as ``folder``."""
     with published_folder(folder) as draft:
         fill(draft)
 
@@ -41,7 +40,6 @@ def files_of(folder: Path, without: Sequence[str] = (MANIFEST,)) -> Dict[str, by
 
 
 def write_pair_run(folder, slope=1.0, steps=40, **flags):
-    """Log a run of pairs as training does, and its flags."""
     log = RunLog(folder, TrainState(), max_steps=steps)
     for step in range(0, steps + 1, 5):
         gain = 1 - math.exp(-slope * step / 20)

@@ -77,7 +77,6 @@ def embedding_config(folder: Path, **changes) -> TrainEmbeddingConfig:
 
 
 def embedding_job(folder: Path, process_group=None, consumed: int = 0, **flags):
-    """A job of 20 steps, and its steps from ``consumed`` on."""
     config, group = embedding_config(folder, **flags), process_group or ProcessGroup()
     task = EmbeddingTask(config)
     task.open_model()

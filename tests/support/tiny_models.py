@@ -68,6 +68,5 @@ def settings_for(pooling: str = "mean", steps=(NORMALIZE,), **told) -> Embedding
 
 
 def change(path: Path, **changes) -> None:
-    """Set keys of a JSON object; None removes one."""
     found = {**json.loads(path.read_text(encoding="utf-8")), **changes}
     path.write_text(json.dumps({key: value for key, value in found.items() if value is not None}))

@@ -145,7 +145,6 @@ def write_teacher(folder: Path, **changes) -> Path:
 
 
 def distill_config(folder: Path, teacher: Path, **changes):
-    """A run of 12 steps on the pairs of the teacher, into ``folder``/small."""
     from ernie_pair.pairs.config.distill_config import DistillConfig
 
     files = {name: write_pairs(folder / f"{name}.tsv", rows, seed) for name, rows, seed in PAIRS}

@@ -79,7 +79,6 @@ def run(tiny: Tiny, last: int, first: int = 1):
 
 
 def resumed(job, step: int, rest: Tiny, folder: Path) -> Tiny:
-    """Save the state of ``job`` after ``step`` in ``folder``, and restore it into ``rest``."""
     state = TrainState(step, step * 16, skipped_updates=getattr(job, "skipped_updates", 0))
     with closing(Checkpoints(folder, World(), ProcessGroup().all_reduce)) as checkpoints:
         checkpoints.save(state, {}, job.state_files(), {})

@@ -86,7 +86,6 @@ SPEC = parse_spec({"vocab_size": len(VOCAB), "max_position_embeddings": 40, "typ
 
 
 def opened(world, input_dir=None, spec=None, **changes):
-    """The data of a tiny run of pretraining."""
     from ernie_pair.core.cli.cli import parse_config
     from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
     from ernie_pair.pretraining.data import open_pretrain_data

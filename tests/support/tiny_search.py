@@ -50,7 +50,6 @@ class HashEmbedder:
 
 
 def use_embedder(monkeypatch, embedder) -> None:
-    """Let ``embedder`` be what every folder of an embedding model opens as."""
     for module in (building, searching):
         monkeypatch.setattr(module, "open_embedder", lambda *given: embedder)
 
@@ -67,7 +66,6 @@ def write_lines(path: Path, lines) -> Path:
 
 
 def index_of(folder: Path, texts, **flags) -> Path:
-    """The folder of an index of ``texts``, whose ids are t0, t1 and so on."""
     rows = (json.dumps({"id": f"t{place}", "text": text}) for place, text in enumerate(texts))
     path = write_lines(folder / "texts.jsonl", rows)
     make_index(IndexConfig(str(path), str(folder / "index"), embedding_model="any", **flags))

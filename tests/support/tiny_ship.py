@@ -45,7 +45,6 @@ def random_texts(count: int, seed: int = 0, longest: int = 60) -> List[Tuple[str
 
 
 def logits_of_trained(model_path: Path, pairs) -> np.ndarray:
-    """What evaluation and prediction see."""
     model, vocab_file = load_classifier(str(model_path))
     left, right = zip(*pairs)
     rows = encode_texts(left, right, None, WordPiece.from_file(vocab_file), MAX_SEQ_LEN)

@@ -154,12 +154,7 @@ if code < 0:
     os.kill(os.getpid(), -code)
 os._exit(code)
 """
-MODULES = {
-    "ernie_pair",
-    "ernie_pair.launcher",
-    "ernie_pair.launch.notebook",
-    "paddle.distributed.launch",
-}
+MODULES = {"ernie_pair", "ernie_pair.launcher", "ernie_pair.launch.notebook", "paddle.distributed.launch"}
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from ernie_pair.core.cli.options import (
     parse_value,
     path_of,
 )
+from ernie_pair.core.cli.standard_streams import with_models
 from ernie_pair.core.errors import (
     OUTER,
     ErniePairError,
@@ -185,7 +186,7 @@ def run_command(command: Callable[[Config], Any], config_class: type[Config], ar
 
     An error that a user can fix is one ``error: ...`` line on stderr; a bug keeps its traceback.
     """
-    sys.exit(exit_code_of(lambda: command(parse_config(config_class, argv))))
+    sys.exit(exit_code_of(lambda: command(with_models(parse_config(config_class, argv)))))
 
 
 def exit_code_of(action: Callable[[], Any]) -> int:

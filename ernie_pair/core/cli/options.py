@@ -26,7 +26,7 @@ from ernie_pair.core.installation import check_installed, raise_interrupt
 
 # In the order of --help, in which a user thinks of them.
 GROUPS = ("data", "model", "optimisation", "precision", "evaluation", "checkpoints", "devices", "other")
-PATHS = ("FILE", "FOLDER", "PATH", "PREFIX", "NAME=PATH")
+PATHS = ("FILE", "FOLDER", "PATH", "MODEL", "PREFIX", "NAME=PATH")
 RESUME = ("", "same", "fixed", "layout")  # see `option`
 # What else than the result an option changes, or which part of a run reads it; see `option`.
 AFFECTS = {
@@ -142,6 +142,18 @@ precision_option = partial(option, group="precision")
 evaluation_option = partial(option, group="evaluation")
 checkpoints_option = partial(option, group="checkpoints")
 devices_option = partial(option, group="devices")
+file_option = partial(data_option, reads="FILE")
+path_option = partial(data_option, reads="PATH")
+tokens_option = partial(data_option, unit="tokens", at_least=0)
+model_folder_option = partial(model_option, reads="MODEL")  # or what names one
+new_model_option = partial(model_option, affects="new weights")
+processes_option = partial(devices_option, unit="processes", at_least=1)
+classes_option = partial(evaluation_option, affects="classes")
+speed_option = partial(devices_option, affects="speed")
+# Another value makes another run.
+kept_data_option = partial(data_option, resume="same")
+kept_optimisation_option = partial(optimisation_option, resume="same")
+kept_precision_option = partial(precision_option, resume="same")
 
 
 def path_of(item: Field) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Callable, Optional, TypeVar
 
 from ernie_pair.core.cli.flag_words import suggest_flags
 from ernie_pair.core.cli.options import Options, hints_of
+from ernie_pair.core.cli.standard_streams import with_models
 from ernie_pair.core.errors import InputError, MachineError, Stopped, describe_os_error
 from ernie_pair.core.installation import missing_of_training
 from ernie_pair.core.progress import called_from_python
@@ -54,7 +55,7 @@ def takes_options(
             with called_from_python(verbose), _errors_of_the_package():
                 found = _configuration(function.__name__, classes, chosen, config, given)
                 with home_given():
-                    return function(found, *more, **named)
+                    return function(with_models(found), *more, **named)
 
         call.__doc__ = DOCS.format(cleandoc(function.__doc__ or ""), _names_of(classes))
         shown = _signature_of(classes, own, signature(function), returned)

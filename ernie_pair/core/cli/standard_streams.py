@@ -30,12 +30,30 @@ Answer = TypeVar("Answer")
 class TempInput(str):
     """The path of a file that stands for `-` while a command runs; it is never recorded."""
 
+    given = DASH
+
 
 def original_value(value: Any) -> Any:
-    """Return the value of an option as it was given: `-` for a file that stands for it, in a list too."""
+    """Return the value of an option as it was given: `-` for a file that stands for it, in a list too.
+
+    Of a model of a Hub, its name and commit.
+    """
     if isinstance(value, list):
         return [original_value(one) for one in value]
-    return DASH if isinstance(value, TempInput) else value
+    return getattr(value, "given", value)
+
+
+def with_models(config: Any) -> Any:
+    """Return options with the folders of models that they name as a Hub does. Raises InputError."""
+    names = [item.name for item in fields(config) if item.metadata.get("reads") == "MODEL"]
+    if not any("/" in getattr(config, name) for name in names):
+        return config
+    from ernie_pair.core.files.hub import local_model  # only where it may be needed
+
+    where = getattr(config, "output_dir", "")
+    changes = {name: local_model(getattr(config, name), name, where) for name in names}
+    is_other = any(changes[name] != getattr(config, name) for name in names)
+    return replace(config, **changes) if is_other else config
 
 
 def as_called(text: str) -> str:

@@ -7,9 +7,15 @@ from ernie_pair.core.cli.options import (
     check_names,
     data_option,
     evaluation_option,
+    file_option,
+    kept_data_option,
+    kept_optimisation_option,
+    model_folder_option,
     model_option,
     names_in,
+    new_model_option,
     optimisation_option,
+    tokens_option,
 )
 from ernie_pair.core.errors import InputError
 from ernie_pair.embeddings.embed_config import AUTO, check_two_classes
@@ -34,19 +40,17 @@ class EmbeddingConfig(RowFlags, TrainingFlags):
 
     MOST_CLASSES = 2
 
-    objective: str = optimisation_option(
+    objective: str = kept_optimisation_option(
         "pairs",
         help="pairs: the two texts of a pair with label 1 belong together; simcse: a text belongs to itself "
         "under different dropout; cosent, angle: the order of graded pairs; margin_mse, kl: the scores of "
         "--teacher; or one for each of several files, separated by commas",
-        resume="same",
         usual=True,
     )
-    teacher: str = model_option(
+    teacher: str = model_folder_option(
         "",
         help="for margin_mse and kl: a pair classifier, a ranker or a published cross-encoder, whose scores "
         "are learned",
-        reads="PATH",
     )
     sampling_weights: str = data_option(
         "",
@@ -66,19 +70,14 @@ class EmbeddingConfig(RowFlags, TrainingFlags):
         resume="fixed",
         usual=True,
     )
-    temperature: float = optimisation_option(
-        0.05,
-        help="divisor of the cosines before the softmax",
-        at_least=SMALLEST,
-        at_most=LARGEST,
-        resume="same",
+    temperature: float = kept_optimisation_option(
+        0.05, help="divisor of the cosines before the softmax", at_least=SMALLEST, at_most=LARGEST
     )
-    hard_negatives: int = optimisation_option(
+    hard_negatives: int = kept_optimisation_option(
         1,
         help="hard negatives per pair in a step: texts of label 0, or from --negatives_file",
         unit="texts",
         at_least=0,
-        resume="same",
         usual=True,
     )
     gradient_accumulation_steps: int = optimisation_option(
@@ -88,28 +87,20 @@ class EmbeddingConfig(RowFlags, TrainingFlags):
         at_least=1,
         resume="layout",
     )
-    model_type: Optional[str] = model_option(
-        None,
-        help="model family; none: taken from config.json",
-        choices=FAMILIES,
-        affects="new weights",
-        resume="fixed",
+    model_type: Optional[str] = new_model_option(
+        None, help="model family; none: taken from config.json", choices=FAMILIES, resume="fixed"
     )
-    label_map: str = data_option("", help=LABEL_MAP_HELP, resume="same")
+    label_map: str = kept_data_option("", help=LABEL_MAP_HELP)
     label_range: str = data_option(
         "",
         help="lowest and highest score of graded pairs, for example 0,5, those of the dev file among them; "
         "empty: 0,5, and the dev pairs are graded if all training pairs are",
     )
-    bucket: bool = data_option(
-        True, help="batch texts of similar length together, to reduce padding", resume="same"
-    )
-    max_seq_len: int = data_option(
+    bucket: bool = kept_data_option(True, help="batch texts of similar length together, to reduce padding")
+    max_seq_len: int = tokens_option(
         0,
         help="tokens per text, [CLS] and [SEP] included; 0: as the files of an embedding model say, or "
         f"{USUAL_LENGTH}",
-        unit="tokens",
-        at_least=0,
         resume="fixed",
         usual=True,
     )
@@ -179,21 +170,16 @@ class TrainEmbeddingConfig(EmbeddingConfig):
 
     EXAMPLE = "--model_name_or_path ernie-gram-zh --train_file lcqmc --dev_file lcqmc --output_dir output"
 
-    model_name_or_path: str = model_option(help=MODEL_NAME_HELP, reads="PATH")
-    train_file: str = data_option(
+    model_name_or_path: str = model_folder_option(help=MODEL_NAME_HELP)
+    train_file: str = file_option(
         help="labelled pairs, pairs that belong together, or rows of query, pos and neg or anchor, positive "
         "and negative: a file, or a set such as lcqmc; for simcse also a .txt file with one text per line; "
-        "or several, separated by commas: each step is of one of them",
-        reads="FILE",
+        "or several, separated by commas: each step is of one of them"
     )
-    dev_file: str = data_option(
+    dev_file: str = file_option(
         help="pairs as of --train_file; each first text searches for its match among all second texts; "
-        "graded pairs are measured by spearman",
-        reads="FILE",
+        "graded pairs are measured by spearman"
     )
-    negatives_file: str = data_option(
-        "",
-        help="pairs of a training text and a hard negative for it; labels are ignored",
-        reads="FILE",
-        usual=True,
+    negatives_file: str = file_option(
+        "", help="pairs of a training text and a hard negative for it; labels are ignored", usual=True
     )

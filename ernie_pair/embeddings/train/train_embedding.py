@@ -25,12 +25,7 @@ from ernie_pair.embeddings.open_embedder import settings_of_model
 from ernie_pair.embeddings.retrieval import BEST, GRADED_BEST, measure_retrieval
 from ernie_pair.embeddings.train.contrastive import ContrastiveBatch, step_loss
 from ernie_pair.embeddings.train.embedding_config import USUAL_LENGTH, EmbeddingConfig, TrainEmbeddingConfig
-from ernie_pair.embeddings.train.embedding_data import (
-    PARTS,
-    Datasets,
-    EmbeddingData,
-    open_embedding_data,
-)
+from ernie_pair.embeddings.train.embedding_data import PARTS, Datasets, EmbeddingData, open_embedding_data
 from ernie_pair.inference.embedder import unit_rows
 from ernie_pair.inference.token_rows import EncodedPairs
 from ernie_pair.models.embedding_json import (

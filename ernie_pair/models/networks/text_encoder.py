@@ -216,11 +216,7 @@ def load_text_weights(model: TextEncoder, source: ModelSource) -> str:
 
 
 def open_trained(
-    source: ModelSource,
-    settings: EmbeddingSettings,
-    device: str,
-    kernels: KernelFlags,
-    threads: int,
+    source: ModelSource, settings: EmbeddingSettings, device: str, kernels: KernelFlags, threads: int
 ) -> EmbeddingModel:
     """Open the model of ``source``, to be asked on ``threads`` of a CPU, 0: those of this process.
 

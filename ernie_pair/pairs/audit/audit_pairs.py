@@ -22,7 +22,7 @@ from data_tools.text.file_content import detect_encoding
 from data_tools.text.folder_tokenizer import open_vocabulary, vocabulary_file
 from data_tools.text.tables import detect_form
 from data_tools.text.text_files import PACKED
-from ernie_pair.core.cli.options import OverwriteFlag, data_option
+from ernie_pair.core.cli.options import OverwriteFlag, data_option, file_option
 from ernie_pair.core.cli.standard_streams import as_called, with_standard_streams
 from ernie_pair.core.errors import InputError, printable
 from ernie_pair.core.files.results import Results
@@ -61,15 +61,15 @@ class AuditPairsConfig(RowFlags, OverwriteFlag):
     EXAMPLE = "--train_file train.tsv --dev_file dev.tsv --output_dir audit --drop_leaks exact"
     MOST_CLASSES = MAX_WORDS
 
-    train_file: str = data_option(
-        help="labelled pairs: files, folders, or a set such as lcqmc", stdin=(".tsv", ".jsonl"), reads="FILE"
+    train_file: str = file_option(
+        help="labelled pairs: files, folders, or a set such as lcqmc", stdin=(".tsv", ".jsonl")
     )
-    dev_file: str = data_option("", help="labelled pairs for choosing the best model", reads="FILE")
-    test_file: str = data_option("", help="test pairs; labels are ignored", reads="FILE")
+    dev_file: str = file_option("", help="labelled pairs for choosing the best model")
+    test_file: str = file_option("", help="test pairs; labels are ignored")
     label_map: str = data_option("", help=LABEL_MAP_HELP)
     same: str = data_option("", help="label of pairs that mean the same; empty: the match, class 1 of two")
-    vocab_file: str = data_option(
-        "", help=f"measures lengths in tokens instead of characters: {VOCABULARY_HELP}", reads="FILE"
+    vocab_file: str = file_option(
+        "", help=f"measures lengths in tokens instead of characters: {VOCABULARY_HELP}"
     )
     max_seq_len: int = data_option(
         128,

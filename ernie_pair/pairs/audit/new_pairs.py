@@ -16,7 +16,7 @@ from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional, Seque
 import numpy as np
 
 from data_tools.text.table_writer import table_writer
-from ernie_pair.core.cli.options import OverwriteFlag, data_option
+from ernie_pair.core.cli.options import OverwriteFlag, data_option, file_option
 from ernie_pair.core.cli.standard_streams import with_standard_streams
 from ernie_pair.core.errors import InputError, counted
 from ernie_pair.core.files.results import Results, files_of, followed, is_stream, settings_of
@@ -154,16 +154,14 @@ class PairsToTextConfig(RowFlags, OverwriteFlag):
 
     EXAMPLE = "--train_file train.tsv --output_file texts/pairs.txt --dev_file dev.tsv --test_file test.tsv"
 
-    train_file: str = data_option(
-        help="pairs, labelled or not: files, folders, or a set such as lcqmc",
-        stdin=(".tsv", ".jsonl"),
-        reads="FILE",
+    train_file: str = file_option(
+        help="pairs, labelled or not: files, folders, or a set such as lcqmc", stdin=(".tsv", ".jsonl")
     )
     output_file: str = data_option(
         help=".txt file to write the raw text to, as prepare reads it", stdout=True, writes="FILE"
     )
-    dev_file: str = data_option("", help="pairs for choosing the best model; none is written", reads="FILE")
-    test_file: str = data_option("", help="test pairs; none is written", reads="FILE")
+    dev_file: str = file_option("", help="pairs for choosing the best model; none is written")
+    test_file: str = file_option("", help="test pairs; none is written")
 
 
 @with_standard_streams

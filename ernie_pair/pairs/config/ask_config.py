@@ -9,11 +9,16 @@ from ernie_pair.core.cli.options import (
     Options,
     OverwriteFlag,
     check_unset,
+    classes_option,
     data_option,
     defaults_of,
     devices_option,
     evaluation_option,
+    file_option,
+    model_folder_option,
     model_option,
+    speed_option,
+    tokens_option,
 )
 from ernie_pair.core.errors import InputError
 from ernie_pair.inference.backends import BACKEND_HELP, THREADS_HELP
@@ -27,13 +32,12 @@ from ernie_pair.pairs.data.pair_records import PAIR_HELP, RowFlags
 class ModelFiles(Options):
     """The model, its input and its output; a base on its own puts them first of all fields."""
 
-    model_path: str = model_option(
+    model_path: str = model_folder_option(
         help="a model of pairs, trained, exported or combined: its folder, or the output folder of a run "
-        "for its best model",
-        reads="PATH",
+        "for its best model"
     )
-    input_file: str = data_option(
-        help="pairs: .tsv, .csv, .xlsx, .jsonl, ... or a set such as lcqmc (its test part)", reads="FILE"
+    input_file: str = file_option(
+        help="pairs: .tsv, .csv, .xlsx, .jsonl, ... or a set such as lcqmc (its test part)"
     )
     output_file: str = data_option(help="file to write the results to", writes="FILE")
 
@@ -50,11 +54,9 @@ class InferenceFlags(OverwriteFlag, RowFlags, KernelFlags, ModelFiles):
         affects="trained",
         usual=True,
     )
-    max_seq_len: int = data_option(
+    max_seq_len: int = tokens_option(
         0,
         help="tokens per pair of a trained model, [CLS] and [SEP] included; 0: as in training",
-        unit="tokens",
-        at_least=0,
         affects="trained",
         usual=True,
     )
@@ -67,11 +69,10 @@ class InferenceFlags(OverwriteFlag, RowFlags, KernelFlags, ModelFiles):
     backend: Literal["auto", "paddle", "onnx", "onnx-int8"] = devices_option(
         "auto", help=f"of an exported model; {BACKEND_HELP}", affects="exported", usual=True
     )
-    threads: int = devices_option(0, help=THREADS_HELP, unit="threads", at_least=0, affects="speed")
-    device: Literal["auto", "cpu", "gpu"] = devices_option(
+    threads: int = speed_option(0, help=THREADS_HELP, unit="threads", at_least=0)
+    device: Literal["auto", "cpu", "gpu"] = speed_option(
         "auto",
         help="where to run; auto: a trained model on a GPU if there is one, an exported one on the CPU",
-        affects="speed",
         usual=True,
     )
 
@@ -93,10 +94,8 @@ class EvaluateConfig(InferenceFlags):
 
     EXAMPLE = "--model_path output/best --input_file test.tsv"
 
-    input_file: str = data_option(
-        help="labelled pairs: files, folders, or a set such as lcqmc (its dev part)",
-        stdin=(".tsv", ".jsonl"),
-        reads="FILE",
+    input_file: str = file_option(
+        help="labelled pairs: files, folders, or a set such as lcqmc (its dev part)", stdin=(".tsv", ".jsonl")
     )
     output_file: str = data_option(
         "",
@@ -110,53 +109,43 @@ class EvaluateConfig(InferenceFlags):
         writes="FOLDER",
         usual=True,
     )
-    at_precision: float = evaluation_option(
-        0.95,
-        help="report the threshold that gives this precision, and its recall",
-        above=0,
-        at_most=1,
-        affects="classes",
+    at_precision: float = classes_option(
+        0.95, help="report the threshold that gives this precision, and its recall", above=0, at_most=1
     )
-    calibrate_on: str = evaluation_option(
+    calibrate_on: str = classes_option(
         "",
         help="labelled pairs to fit the temperature on; empty: use the model's temperature; if it has none, "
         "fit on input_file",
         reads="FILE",
-        affects="classes",
         usual=True,
     )
-    tune_on: str = evaluation_option(
+    tune_on: str = classes_option(
         "",
         help="labelled pairs to choose the thresholds on; empty: those of --calibrate_on, else input_file",
         reads="FILE",
-        affects="classes",
         usual=True,
     )
-    save_temperature: Union[bool, Literal["auto"]] = evaluation_option(
+    save_temperature: Union[bool, Literal["auto"]] = classes_option(
         False,
         help="write the temperature to calibration.json beside the model, for all later predictions; needs "
         "--calibrate_on; auto: unless it is at the end of its range",
-        affects="classes",
         usual=True,
         only_with="calibrate_on",
     )
-    save_threshold: bool = evaluation_option(
+    save_threshold: bool = classes_option(
         False,
         help="write the threshold of --tune_for to calibration.json; needs --tune_on or --calibrate_on",
-        affects="classes",
         usual=True,
     )
-    tune_for: Literal["precision", "f1", "accuracy"] = evaluation_option(
+    tune_for: Literal["precision", "f1", "accuracy"] = classes_option(
         "precision",
         help="what --save_threshold chooses for: the precision of --at_precision, the best F1 or accuracy",
-        affects="classes",
     )
-    threshold: Optional[float] = evaluation_option(
+    threshold: Optional[float] = classes_option(
         None,
         help="for two classes: measure as predict --threshold decides; none: as saved with the model",
         at_least=0,
         at_most=1,
-        affects="classes",
         usual=True,
     )
     query: str = data_option(
@@ -172,12 +161,11 @@ class EvaluateConfig(InferenceFlags):
     swap: bool = evaluation_option(
         True, help="also score every pair in the other order, to count the predictions that flip"
     )
-    robustness: str = evaluation_option(
+    robustness: str = classes_option(
         "",
         help="perturbed pairs to measure too: all, or some of typo, homophone, negation, entity, order, "
         "filler; empty: none",
         needs=dict.fromkeys(("all", "homophone"), {"pypinyin": ""}),
-        affects="classes",
         usual=True,
     )
     robustness_rows: int = evaluation_option(
@@ -223,11 +211,10 @@ class PredictConfig(RayFlags, InferenceFlags):
 
     EXAMPLE = "--model_path output/best --input_file pairs.tsv --output_file predictions.tsv"
 
-    input_file: str = data_option(
+    input_file: str = file_option(
         help="pairs: .tsv, .csv, .xlsx, .jsonl, ... or a set such as lcqmc (its test part)",
         stdin=(".tsv", ".jsonl"),
         unless="pair",
-        reads="FILE",
     )
     output_file: str = data_option(
         help="file to write, a row per input row: .tsv, .csv, .xlsx, .jsonl or .parquet",
@@ -241,18 +228,14 @@ class PredictConfig(RayFlags, InferenceFlags):
         "input_file), or their names",
     )
     pair: Optional[list[str]] = data_option(None, help=PAIR_HELP, values=2)
-    scores: bool = evaluation_option(
-        False,
-        help="add the probability of every class, calibrated if the model is",
-        affects="classes",
-        usual=True,
+    scores: bool = classes_option(
+        False, help="add the probability of every class, calibrated if the model is", usual=True
     )
-    threshold: Optional[float] = evaluation_option(
+    threshold: Optional[float] = classes_option(
         None,
         help="for two classes: predict 1 at this probability or above; none: as saved with the model",
         at_least=0,
         at_most=1,
-        affects="classes",
     )
 
 

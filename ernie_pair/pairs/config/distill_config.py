@@ -3,7 +3,13 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ernie_pair.core.cli.options import data_option, model_option, optimisation_option
+from ernie_pair.core.cli.options import (
+    file_option,
+    kept_optimisation_option,
+    model_folder_option,
+    model_option,
+    optimisation_option,
+)
 from ernie_pair.core.errors import InputError
 from ernie_pair.models.labels import CLASSIFICATION
 from ernie_pair.pairs.config.pair_config import PairConfig
@@ -17,15 +23,14 @@ class StudentConfig(PairConfig):
 
     MOST_CLASSES = 0
 
-    teacher: str = model_option(
-        help="a trained pair classifier: its folder, or the output folder of a run for its best model",
-        reads="PATH",
+    teacher: str = model_folder_option(
+        help="a trained pair classifier: its folder, or the output folder of a run for its best model"
     )
-    unlabelled_file: str = data_option(
-        "", help="additional training pairs, whose labels are ignored; empty: none", reads="FILE", usual=True
+    unlabelled_file: str = file_option(
+        "", help="additional training pairs, whose labels are ignored; empty: none", usual=True
     )
-    model_name_or_path: str = model_option(
-        "", help="pretrained model to build the student from; empty: build it from the teacher", reads="PATH"
+    model_name_or_path: str = model_folder_option(
+        "", help="pretrained model to build the student from; empty: build it from the teacher"
     )
     layers: int = model_option(
         0,
@@ -43,31 +48,24 @@ class StudentConfig(PairConfig):
     intermediate_size: int = model_option(
         0, help="width inside the feed-forward blocks; 0: in proportion to hidden_size", at_least=0
     )
-    temperature: float = optimisation_option(
-        2.0,
-        help="divisor of the logits of teacher and student before they are compared",
-        above=0,
-        resume="same",
-        usual=True,
+    temperature: float = kept_optimisation_option(
+        2.0, help="divisor of the logits of teacher and student before they are compared", above=0, usual=True
     )
-    soft_weight: float = optimisation_option(
+    soft_weight: float = kept_optimisation_option(
         0.5,
         help="weight of the soft targets in the loss of a labelled pair; the rest is the weight of its label",
         at_least=0,
         at_most=1,
-        resume="same",
     )
-    hidden_weight: float = optimisation_option(
+    hidden_weight: float = kept_optimisation_option(
         0.0,
         help="weight of the squared difference of the hidden states in the loss; 0: they are not compared",
         at_least=0,
-        resume="same",
         usual=True,
     )
-    layer_map: Literal["uniform", "last"] = optimisation_option(
+    layer_map: Literal["uniform", "last"] = kept_optimisation_option(
         "uniform",
         help="for --hidden_weight: compare with every k-th layer of the teacher, or with its last layers",
-        resume="same",
         only_with="hidden_weight",
     )
     teacher_logits: Literal["auto", "cached", "on_the_fly"] = optimisation_option(
@@ -131,10 +129,7 @@ class DistillConfig(StudentConfig):
 
     EXAMPLE = "--teacher output/best --layers 4 --train_file train.tsv --dev_file dev.tsv --output_dir small"
 
-    train_file: str = data_option(
-        help="pairs: .tsv, .csv, .xlsx, .jsonl, ... or a set such as lcqmc; a row may lack its label",
-        reads="FILE",
+    train_file: str = file_option(
+        help="pairs: .tsv, .csv, .xlsx, .jsonl, ... or a set such as lcqmc; a row may lack its label"
     )
-    dev_file: str = data_option(
-        help="labelled pairs for choosing the best model: a file or a set", reads="FILE"
-    )
+    dev_file: str = file_option(help="labelled pairs for choosing the best model: a file or a set")

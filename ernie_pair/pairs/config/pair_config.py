@@ -13,8 +13,12 @@ from ernie_pair.core.cli.options import (
     defaults_of,
     devices_option,
     evaluation_option,
+    file_option,
+    kept_data_option,
+    kept_optimisation_option,
+    model_folder_option,
     model_option,
-    optimisation_option,
+    new_model_option,
 )
 from ernie_pair.core.errors import InputError
 from ernie_pair.models.families import FAMILIES
@@ -41,7 +45,7 @@ RANKING_LOSSES = {
     "margin": "ernie_pair.pairs.train.loss:MarginLoss",
 }
 METRIC_NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
-MODEL_NAME_HELP = "a built-in name (ernie-gram-zh, ernie-1.0) or a model folder"
+MODEL_NAME_HELP = "a name (ernie-gram-zh, hfl/chinese-macbert-base) or a model folder"
 
 
 @dataclass(frozen=True)
@@ -50,40 +54,35 @@ class PairConfig(RowFlags, TrainingFlags):
 
     MOST_CLASSES = MAX_WORDS
 
-    class_weights: str = optimisation_option(
+    class_weights: str = kept_optimisation_option(
         "",
         help="weight of each class in the loss, for example 1,2.5; balanced: computed from the training "
         "labels",
         affects="loss, classes",
-        resume="same",
     )
-    rdrop_alpha: float = optimisation_option(
+    rdrop_alpha: float = kept_optimisation_option(
         0.0,
         help="R-Drop: run every pair twice and add this times the divergence to the loss; 0: off",
         at_least=0,
         affects="loss, classes",
-        resume="same",
     )
-    symmetric: Literal["none", "average", "consistency"] = optimisation_option(
+    symmetric: Literal["none", "average", "consistency"] = kept_optimisation_option(
         "none",
         help="run every pair in both orders; average: train and score with the mean of the logits; "
         "consistency: add the divergence of the two orders to the loss, and score in one order",
         affects="loss",
-        resume="same",
     )
-    symmetric_alpha: float = optimisation_option(
+    symmetric_alpha: float = kept_optimisation_option(
         1.0,
         help="for --symmetric consistency: weight of the divergence of the two orders",
         at_least=0,
-        resume="same",
         only_with="symmetric=consistency",
     )
-    fgm_epsilon: float = optimisation_option(
+    fgm_epsilon: float = kept_optimisation_option(
         0.0,
         help="FGM: length of the adversarial step on the word embeddings, for example 1; 0: off",
         at_least=0,
         affects="encoder, loop",
-        resume="same",
     )
     sharding: Literal["none", "stage2"] = devices_option(
         "none",
@@ -97,31 +96,22 @@ class PairConfig(RowFlags, TrainingFlags):
         "possible",
         affects="encoder",
     )
-    model_type: Optional[str] = model_option(
-        None,
-        help="model family; none: taken from config.json",
-        choices=FAMILIES,
-        affects="new weights",
-        resume="fixed",
+    model_type: Optional[str] = new_model_option(
+        None, help="model family; none: taken from config.json", choices=FAMILIES, resume="fixed"
     )
-    model_class: str = model_option(
-        "",
-        help="your own subclass of PairClassifier, package.module:Class",
-        resume="fixed",
-        affects="new weights",
+    model_class: str = new_model_option(
+        "", help="your own subclass of PairClassifier, package.module:Class", resume="fixed"
     )
-    pooling: Literal["cls", "mean"] = model_option(
+    pooling: Literal["cls", "mean"] = new_model_option(
         "cls",
         help="input of the classifier: the pooled output of the encoder, or the mean of its hidden states",
         resume="fixed",
-        affects="new weights",
     )
-    match_embeddings: Union[bool, Literal["auto"]] = model_option(
+    match_embeddings: Union[bool, Literal["auto"]] = new_model_option(
         "auto",
         help="tell the encoder which tokens stand in the other text too, and in how long a run; auto: true "
         "for random weights and your own pretraining, otherwise as in the model",
         resume="fixed",
-        affects="new weights",
     )
     target: Literal["auto", "classification", "regression", "ranking"] = model_option(
         "auto",
@@ -129,35 +119,31 @@ class PairConfig(RowFlags, TrainingFlags):
         "auto: as in the model's config.json",
         usual=True,
     )
-    ranking_loss: str = optimisation_option(
+    ranking_loss: str = kept_optimisation_option(
         "listwise",
         choices=RANKING_LOSSES,
         help="for ranking, over all candidates of a query: softmax against their share of the labels, or "
         "ListNet; over two of them: RankNet, LambdaRank, which weighs by nDCG, or a --margin",
         affects="loss, ranking",
-        resume="same",
     )
-    margin: float = optimisation_option(
+    margin: float = kept_optimisation_option(
         1.0,
         help="for --ranking_loss margin: how much higher the score of a better candidate must be",
         above=0,
         affects="ranking",
-        resume="same",
         only_with="ranking_loss=margin",
     )
-    most_candidates: int = optimisation_option(
+    most_candidates: int = kept_optimisation_option(
         16,
         help="for ranking: maximum candidates per query in a batch of --batch_size queries; the others take "
         "turns; 0: no maximum",
         unit="pairs",
         at_least=0,
         affects="ranking",
-        resume="same",
     )
-    query: str = data_option(
+    query: str = kept_data_option(
         "",
         help="for ranking: the column that identifies the query of a row; empty: the first text",
-        resume="same",
         affects="ranking",
     )
     label_range: str = data_option(
@@ -176,12 +162,11 @@ class PairConfig(RowFlags, TrainingFlags):
         10_000, help="rows of a streamed file to shuffle together", unit="pairs", at_least=1
     )
     bucket: bool = data_option(True, help="batch pairs of similar length together, to reduce padding")
-    max_seq_len: int = data_option(
+    max_seq_len: int = kept_data_option(
         128,
         help="tokens per pair, [CLS] and [SEP] included",
         unit="tokens",
         at_least=MIN_PAIR_LENGTH,
-        resume="same",
         usual=True,
     )
     greater_is_better: Optional[bool] = evaluation_option(
@@ -226,7 +211,7 @@ class PairConfig(RowFlags, TrainingFlags):
                 f"--rdrop_alpha {self.rdrop_alpha} compares two passes that differ by their dropout, and "
                 "--dropout 0.0 leaves them equal; use --dropout 0.1, or --rdrop_alpha 0"
             )
-        if self.fgm_epsilon and self.freezes_embeddings:
+        if self.fgm_epsilon and (self.freeze != "none" or self.freeze_layers > 0):
             raise InputError(
                 "--fgm_epsilon steps along the gradient of the word embedding, which is frozen; leave "
                 "--fgm_epsilon out, or freeze nothing"
@@ -279,13 +264,11 @@ class TrainConfig(PairConfig):
 
     EXAMPLE = "--model_name_or_path ernie-gram-zh --train_file lcqmc --dev_file lcqmc --output_dir output"
 
-    model_name_or_path: str = model_option(help=MODEL_NAME_HELP, reads="PATH", affects="run")
-    train_file: str = data_option(
-        help="labelled pairs: .tsv, .csv, .xlsx, .jsonl, ... or a set such as lcqmc", reads="FILE"
+    model_name_or_path: str = model_folder_option(help=MODEL_NAME_HELP, affects="run")
+    train_file: str = file_option(
+        help="labelled pairs: .tsv, .csv, .xlsx, .jsonl, ... or a set such as lcqmc"
     )
-    dev_file: str = data_option(
-        help="labelled pairs for choosing the best model: a file or a set", reads="FILE"
-    )
+    dev_file: str = file_option(help="labelled pairs for choosing the best model: a file or a set")
     best_metric: str = best_metric_option("the dev file", choices=(*ALL_METRICS, AUTO))
 
 

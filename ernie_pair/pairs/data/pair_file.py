@@ -403,9 +403,7 @@ def shown(value: object) -> str:
 
 
 def checked_rows(
-    rows: Iterable[tuple[int, Any]],
-    where: Callable[[int], str],
-    make: Callable[[int, Any], Iterable[Row]],
+    rows: Iterable[tuple[int, Any]], where: Callable[[int], str], make: Callable[[int, Any], Iterable[Row]]
 ) -> Iterator[Union[Row, BadRow]]:
     """Yield what ``make`` returns of each numbered row, or as a `BadRow` what is wrong with it, and where."""
     for number, row in rows:

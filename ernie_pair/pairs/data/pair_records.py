@@ -33,7 +33,7 @@ from data_tools.text.columns import (
 from data_tools.text.file_content import ENCODINGS
 from data_tools.text.tables import SheetFlags
 from data_tools.text.text_files import Place
-from ernie_pair.core.cli.options import data_option
+from ernie_pair.core.cli.options import data_option, kept_data_option
 from ernie_pair.core.errors import InputError, OpenError, counted
 from ernie_pair.core.files.json_file import shown
 from ernie_pair.models.labels import find_sense
@@ -377,10 +377,10 @@ BAD_ROW_HELP = "a row that is not a pair: stop with an error, or skip it, count 
 class ColumnFlags(SheetFlags):
     """The columns of a file of pairs."""
 
-    text_a: str = data_option("", help=FIRST_TEXT_HELP, resume="same", affects="rows")
-    text_b: str = data_option("", help=SECOND_TEXT_HELP, resume="same", affects="rows")
-    label: str = data_option("", help="the column of the label", resume="same", affects="rows")
-    encoding: str = data_option("utf-8", help=ENCODING_HELP, choices=ENCODINGS, resume="same", affects="rows")
+    text_a: str = kept_data_option("", help=FIRST_TEXT_HELP, affects="rows")
+    text_b: str = kept_data_option("", help=SECOND_TEXT_HELP, affects="rows")
+    label: str = kept_data_option("", help="the column of the label", affects="rows")
+    encoding: str = kept_data_option("utf-8", help=ENCODING_HELP, choices=ENCODINGS, affects="rows")
 
 
 @dataclass(frozen=True, kw_only=True)

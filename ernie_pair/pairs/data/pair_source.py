@@ -66,11 +66,7 @@ from ernie_pair.pairs.targets.metrics import number_texts, rows_without_positive
 
 # Our name: (PaddleNLP's, the part of it). Any other is NAME or NAME:PART of its own.
 SETS = {"afqmc": ("clue", "afqmc"), "mrpc": ("glue", "mrpc"), "qqp": ("glue", "qqp")}
-SPLITS = {
-    "train": ("train",),
-    "dev": ("dev", "validation", "dev_matched"),
-    "test": ("test", "test_matched"),
-}
+SPLITS = {"train": ("train",), "dev": ("dev", "validation", "dev_matched"), "test": ("test", "test_matched")}
 MAX_ROWS_SEARCHED = 1_000_000  # rows behind a bad one that are looked through for others
 _SET_NAME = re.compile(r"[A-Za-z0-9_-]+(:[A-Za-z0-9_-]+)?")
 _END_BYTES = 1 << 20

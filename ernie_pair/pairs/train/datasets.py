@@ -16,12 +16,7 @@ from ernie_pair.models.model_card import DataFile
 from ernie_pair.models.source import ModelSource
 from ernie_pair.models.temperature import both_orders
 from ernie_pair.pairs.config.pair_config import PairConfig, TrainConfig
-from ernie_pair.pairs.data.encoded_pairs import (
-    UserCollator,
-    join_rows,
-    streamed_steps,
-    training_steps,
-)
+from ernie_pair.pairs.data.encoded_pairs import UserCollator, join_rows, streamed_steps, training_steps
 from ernie_pair.pairs.data.in_memory_pairs import AnySource, GivenPairs, TokenizedPairs
 from ernie_pair.pairs.data.label_checks import best_thresholds, measure_shared_characters
 from ernie_pair.pairs.data.pair_file import Pairs

@@ -17,12 +17,7 @@ from paddle.optimizer.lr import LRScheduler
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.atomic_files import keep_no_results
 from ernie_pair.inference.pair_tokenizer import PairTokenizer, ShownPair
-from ernie_pair.inference.scores import (
-    PROBABILITY,
-    Prediction,
-    check_threshold,
-    predict_from,
-)
+from ernie_pair.inference.scores import PROBABILITY, Prediction, check_threshold, predict_from
 from ernie_pair.inference.token_rows import WINDOW, EncodedPairs
 from ernie_pair.models.labels import RANKING, Labels
 from ernie_pair.models.model_folder import resolve_model_folder
@@ -54,13 +49,7 @@ from ernie_pair.pairs.targets.metrics import (
     measure_with,
     number_texts,
 )
-from ernie_pair.pairs.train.datasets import (
-    PairData,
-    is_labelled,
-    open_pairs,
-    rows_of_source,
-    words_of_pairs,
-)
+from ernie_pair.pairs.train.datasets import PairData, is_labelled, open_pairs, rows_of_source, words_of_pairs
 from ernie_pair.pairs.train.initial_model import (
     GivenModel,
     config_of_model,

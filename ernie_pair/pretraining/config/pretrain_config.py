@@ -15,8 +15,15 @@ from ernie_pair.core.cli.options import (
     defaults_of,
     devices_option,
     evaluation_option,
+    file_option,
+    kept_data_option,
+    kept_optimisation_option,
+    model_folder_option,
     model_option,
+    new_model_option,
     optimisation_option,
+    processes_option,
+    speed_option,
 )
 from ernie_pair.core.errors import InputError, counted
 from ernie_pair.models.spec import CONFIG, ModelSpec
@@ -85,12 +92,11 @@ def _phase_of(part: str, text: str, micro_batch_size: int) -> Phase:
 class SampleFlags(MaskingFlags):
     """What is masked, also by the n-grams of a lexicon, and how much of the text an evaluation reads."""
 
-    ngram_lexicon: str = data_option(
+    ngram_lexicon: str = file_option(
         "",
         help="ngrams.txt of ernie-pair build ngrams, for the ERNIE-Gram objective: an n-gram is masked by "
         "one [MASK] and predicted as a whole; empty: single tokens only",
         resume="fixed",
-        reads="FILE",
     )
     decoder_masked_prob: float = data_option(
         0.0,
@@ -136,9 +142,8 @@ class PretrainConfig(SharedFlags, SampleFlags):
         at_least=1,
         at_most=1,
     )
-    model_name_or_path: str = model_option(
-        help="a built-in name (ernie-1.0) or a folder: config.json, the tokenizer's files, weights",
-        reads="PATH",
+    model_name_or_path: str = model_folder_option(
+        help="a built-in name (ernie-1.0) or a folder: config.json, the tokenizer's files, weights"
     )
     input_dir: str = data_option(
         help="folder holding PREFIX_ids.npy and PREFIX_idx.npz, or several: '5.0 data/a 7.0 data/b'",
@@ -147,8 +152,8 @@ class PretrainConfig(SharedFlags, SampleFlags):
     output_dir: str = checkpoints_option(
         help="checkpoints, metrics and VisualDL logs go here", writes="FOLDER"
     )
-    model_type: Optional[Literal["ernie", "ernie-gram", "ernie_gram", "bert"]] = model_option(
-        None, help="model family; none: taken from config.json", affects="new weights", usual=True
+    model_type: Optional[Literal["ernie", "ernie-gram", "ernie_gram", "bert"]] = new_model_option(
+        None, help="model family; none: taken from config.json", usual=True
     )
     binary_head: Optional[bool] = data_option(  # type: ignore[assignment]  # None: see `has_order`
         None,
@@ -156,29 +161,20 @@ class PretrainConfig(SharedFlags, SampleFlags):
         "none: true from random weights, otherwise whether the given weights have a sentence-order head",
         resume="fixed",
     )
-    split: str = data_option(
-        "949,50,1", help="shares of the documents for training, validation, test", resume="same"
+    split: str = kept_data_option("949,50,1", help="shares of the documents for training, validation, test")
+    max_seq_len: int = kept_data_option(
+        512, help="tokens per sample, [CLS] and [SEP] included", unit="tokens", at_least=8, usual=True
     )
-    max_seq_len: int = data_option(
-        512,
-        help="tokens per sample, [CLS] and [SEP] included",
-        unit="tokens",
-        at_least=8,
-        resume="same",
-        usual=True,
-    )
-    phases: str = data_option(
+    phases: str = kept_data_option(
         "",
         help="consecutive phases of sequence length and steps, for example 128:9000,512:1000, or with a "
         "micro-batch size for each, 128:9000:32,512:1000:8; empty: --max_seq_len throughout",
-        resume="same",
     )
-    bucket_size: int = data_option(
+    bucket_size: int = kept_data_option(
         0,
         help="samples of similar length that are read together, to reduce padding; 0: do not sort by length",
         unit="samples",
         at_least=0,
-        resume="same",
     )
     micro_batch_size: int = optimisation_option(
         8,
@@ -188,12 +184,11 @@ class PretrainConfig(SharedFlags, SampleFlags):
         resume="layout",
         usual=True,
     )
-    global_batch_size: int = optimisation_option(
+    global_batch_size: int = kept_optimisation_option(
         0,
         help="samples per step over all processes; 0: micro_batch_size, the largest of --phases, x processes",
         unit="samples",
         at_least=0,
-        resume="same",
         usual=True,
     )
     dp_degree: int = devices_option(
@@ -203,52 +198,42 @@ class PretrainConfig(SharedFlags, SampleFlags):
         at_least=1,
         usual=True,
     )
-    sharding_degree: int = devices_option(
-        1,
-        help="processes of a group, each with a part of the optimizer state",
-        unit="processes",
-        at_least=1,
-        resume="layout",
-        usual=True,
+    sharding_degree: int = processes_option(
+        1, help="processes of a group, each with a part of the optimizer state", resume="layout", usual=True
     )
     use_sharding: Optional[bool] = devices_option(
         None, help="split the optimizer state; none: if --sharding_degree is above 1"
     )
-    optimizer: Literal["adamw", "lamb"] = optimisation_option(
-        "adamw",
-        help="lamb: scales the step of each layer by the norm of its weights, for large batches",
-        resume="same",
+    optimizer: Literal["adamw", "lamb"] = kept_optimisation_option(
+        "adamw", help="lamb: scales the step of each layer by the norm of its weights, for large batches"
     )
-    max_lr: float = optimisation_option(
-        1e-4, help="learning rate at the end of warm-up", above=0, resume="same", usual=True
+    max_lr: float = kept_optimisation_option(
+        1e-4, help="learning rate at the end of warm-up", above=0, usual=True
     )
-    min_lr: float = optimisation_option(
-        1e-5, help="learning rate at decay_steps and after", at_least=0, resume="same", usual=True
+    min_lr: float = kept_optimisation_option(
+        1e-5, help="learning rate at decay_steps and after", at_least=0, usual=True
     )
     decay_steps: int = optimisation_option(
         0, help="steps until min_lr is reached; 0: max_steps", unit="steps", at_least=0, usual=True
     )
-    lr_decay_style: str = optimisation_option(
+    lr_decay_style: str = kept_optimisation_option(
         "linear",
         help="shape of the decay to min_lr; constant: max_lr to the end, regardless of min_lr and "
         "decay_steps",
         choices=STYLES,
-        resume="same",
     )
     max_steps: int = optimisation_option(
         500000, help="total number of steps", unit="steps", at_least=1, usual=True
     )
-    adam_beta1: float = optimisation_option(
-        0.9, help="decay of the first moment", at_least=0, below=1, resume="same"
+    adam_beta1: float = kept_optimisation_option(0.9, help="decay of the first moment", at_least=0, below=1)
+    adam_beta2: float = kept_optimisation_option(
+        0.999, help="decay of the second moment", at_least=0, below=1
     )
-    adam_beta2: float = optimisation_option(
-        0.999, help="decay of the second moment", at_least=0, below=1, resume="same"
+    adam_epsilon: float = kept_optimisation_option(
+        1e-8, help="the optimizer's epsilon; 1e-6 is usual for lamb", above=0, below=1
     )
-    adam_epsilon: float = optimisation_option(
-        1e-8, help="the optimizer's epsilon; 1e-6 is usual for lamb", above=0, below=1, resume="same"
-    )
-    grad_clip: float = optimisation_option(
-        1.0, help="maximum global norm of the gradient; 0: no clipping", at_least=0, resume="same"
+    grad_clip: float = kept_optimisation_option(
+        1.0, help="maximum global norm of the gradient; 0: no clipping", at_least=0
     )
     hidden_dropout_prob: float = model_option(
         0.1, at_least=0, below=1, resume="same", help="dropout of the hidden states", affects="dropout"
@@ -272,12 +257,11 @@ class PretrainConfig(SharedFlags, SampleFlags):
         True,
         help="all machines share one output_dir; false: each machine has its own, with everything it needs",
     )
-    num_workers: int = devices_option(
+    num_workers: int = speed_option(
         1,
         help="data loading processes per training process, at most its number of cores; 0: none",
         unit="processes",
         at_least=0,
-        affects="speed",
         usual=True,
     )
 

@@ -13,7 +13,7 @@ from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, Checkpoint
 from ernie_pair.checkpoint.fingerprint import flags_of
 from ernie_pair.checkpoint.manifest import installed_versions
 from ernie_pair.checkpoint.run_config import CONFIG_YAML, publish_results
-from ernie_pair.core.cli.options import OverwriteFlag, data_option, model_option
+from ernie_pair.core.cli.options import OverwriteFlag, data_option, model_folder_option, model_option
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.core.files.atomic_folder import MADE, README, check_replaceable
@@ -25,7 +25,6 @@ from ernie_pair.models.model_card import DataFile, ModelCard, write_card
 from ernie_pair.models.model_folder import RECIPE_NOTE
 from ernie_pair.models.source import CONVERSION, ModelSource, choose_class, open_model, write_model_folder
 from ernie_pair.models.spec import CONFIG, VOCAB, ModelSpec, find_config, read_spec
-from ernie_pair.pretraining.graph.vocab_padding import cut_vocabulary
 from ernie_pair.runtime.device import quiet_libraries
 from ernie_pair.runtime.gpu import check_paddle_version
 from ernie_pair.runtime.processes.console import start_console
@@ -35,6 +34,7 @@ from ernie_pair.weights.parameter_names import (
     ORDER_HEAD,
     RETRO_DECODER,
     TOKEN_HEAD,
+    cut_vocabulary,
     match_parameters,
     structured_names,
     without_training_heads,
@@ -232,8 +232,8 @@ class ConvertConfig(OverwriteFlag):
         reads="PATH",
     )
     output_dir: str = data_option(help="folder to create", writes="FOLDER")
-    model_name_or_path: str = model_option(
-        "", help="folder with config.json and vocab.txt; empty: next to the weights", reads="PATH"
+    model_name_or_path: str = model_folder_option(
+        "", help="folder with config.json and vocab.txt; empty: next to the weights"
     )
 
 

@@ -12,15 +12,16 @@ from ernie_pair.core.errors import CheckpointError
 from ernie_pair.models.source import ModelSource
 from ernie_pair.models.spec import ModelSpec, architecture_in
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
-from ernie_pair.pretraining.graph.vocab_padding import cut_vocabulary, pad_vocabulary
 from ernie_pair.weights.parameter_names import (
     HEADS,
     NGRAM_HEAD,
     ORDER_HEAD,
     TOKEN_HEAD,
     Parameter,
+    cut_vocabulary,
     is_numbered,
     match_parameters,
+    pad_vocabulary,
     structured_names,
     without_training_heads,
 )

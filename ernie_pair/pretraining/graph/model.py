@@ -21,14 +21,9 @@ from ernie_pair.models.families import SPECIFIC, get_counterpart
 from ernie_pair.models.networks.encoders import attend_from
 from ernie_pair.models.spec import CONFIG, NO_MODEL, ModelSpec
 from ernie_pair.pretraining.config.pretrain_config import check_family
-from ernie_pair.pretraining.graph.vocab_padding import (
-    NEVER_LOGIT,
-    cut_vocabulary,
-    pad_vocabulary,
-    padded_size,
-)
 from ernie_pair.runtime.paddle_patches.layers import make_gelu_new, set_epsilon
 from ernie_pair.runtime.paddle_patches.paddlenlp_import import static_init, transformers
+from ernie_pair.weights.parameter_names import NEVER_LOGIT, cut_vocabulary, pad_vocabulary, padded_size
 from ernie_pair.weights.weight_files import Arrays
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from ernie_pair.core.cli.options import (
     data_option,
     devices_option,
     evaluation_option,
-    model_option,
+    model_folder_option,
 )
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.results import Results, settings_of
@@ -132,8 +132,8 @@ class EvaluateMlmConfig(DeviceFlag, OverwriteFlag, MaskingFlags):
     EXAMPLE = "--model_path output --input_dir data"
     NEEDS = TRAINING
 
-    model_path: str = model_option(
-        help="a built-in name, a pretrained folder, a checkpoint, or the output folder of a run", reads="PATH"
+    model_path: str = model_folder_option(
+        help="a built-in name, a pretrained folder, a checkpoint, or the output folder of a run"
     )
     input_dir: str = data_option(help="folder holding PREFIX_ids.npy and PREFIX_idx.npz", reads="FOLDER")
     output_file: str = data_option(

@@ -21,7 +21,8 @@ from ernie_pair.core.cli.options import (
     check_whole_numbers,
     data_option,
     evaluation_option,
-    model_option,
+    file_option,
+    model_folder_option,
     paths_in,
 )
 from ernie_pair.core.cli.standard_streams import check_stdin
@@ -31,12 +32,12 @@ from ernie_pair.core.installation import TRAINING
 from ernie_pair.core.progress import Progress
 from ernie_pair.models.source import ModelSource, open_model
 from ernie_pair.pretraining.convert.warm_start import idle_parts
-from ernie_pair.pretraining.graph.vocab_padding import cut_vocabulary
 from ernie_pair.runtime.device import DeviceFlag, default_device, start_device
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.weights.parameter_names import (
     ORDER_HEAD,
     TOKEN_HEAD,
+    cut_vocabulary,
     match_parameters,
     structured_names,
     without_training_heads,
@@ -252,15 +253,14 @@ class FillMaskConfig(DeviceFlag, OverwriteFlag):
     EXAMPLE = "--model_path output --text '今天[MASK][MASK]很好'"
     NEEDS = TRAINING
 
-    model_path: str = model_option(
-        help="a built-in name, a pretrained folder, a checkpoint, or the output folder of a run", reads="PATH"
+    model_path: str = model_folder_option(
+        help="a built-in name, a pretrained folder, a checkpoint, or the output folder of a run"
     )
     text: str = data_option("", help="a text with [MASK] in it")
-    input_file: str = data_option(
+    input_file: str = file_option(
         "",
         help="a file of such texts, one per line; -: standard input, answered line by line",
         stdin=(".txt",),
-        reads="FILE",
     )
     output_file: str = data_option("", help="the predictions go here; empty: the terminal", writes="FILE")
     format: Literal["table", "json"] = data_option(

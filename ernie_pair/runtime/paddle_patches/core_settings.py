@@ -1,10 +1,6 @@
 """What Paddle's compiled core was built for, how it computes, and operators that are not its own.
 
-And `replaced`: nothing in this folder is replaced permanently.
-
-Names, as in Paddle 3.3.1: `paddle.base.core`, its `__file__`, `set_num_threads`, `ProcessGroupGloo`,
-`ProcessGroupNCCL` and `load_op_meta_info_and_register_op`. Upstream only lets its predictors
-set the number of threads (`set_cpu_math_library_num_threads`), and adds operators by
+And `replaced`: nothing in this folder is replaced permanently. Upstream adds operators by
 `paddle.utils.cpp_extension`, which needs ninja, setuptools and Python's headers.
 
 `get_cublas_switch`, `set_cublas_switch` and `set_cudnn_switch`, which only builds for GPUs have: whether

@@ -1,12 +1,7 @@
 """Behaviours of Paddle's launcher that are turned off while it runs, and what is asked of it.
 
-Names, as in Paddle 3.3.1, all below `paddle.distributed.launch`:
-`controllers.controller.Controller` with `save_pod_env` (envlog.N) and `save_pod_log` (JOB.POD.log),
-`utils.process_context.ProcessContext._start` (backup_env.N.json, for lists that the kernel would not accept),
-`job.container.Container` with `tail`, `_log_handler`, `_log_start_offset` and `outfile`, `job.pod.Pod.stop`,
-`controllers.controller.ControllerBase.signal_handler`, the logger LAUNCH, `context.device.Device`,
-`context.args_envs` with `parse_args` and `ArgumentParser`, `main.launch`. PADDLE_LOG_LEVEL, in the
-environment, overrides --log_level.
+`save_pod_env` writes envlog.N, `save_pod_log` JOB.POD.log, `ProcessContext._start` backup_env.N.json, for
+lists that the kernel would not accept. PADDLE_LOG_LEVEL, in the environment, overrides --log_level.
 """
 
 import logging

@@ -1,8 +1,6 @@
 """The optimizer of the dynamic graph: its state under Paddle's names, its gradients, and its loss scaling.
 
-Names, as in Paddle 3.3.1, of `paddle.optimizer.Optimizer`: `_accumulators_holder` (the argument of
-`set_state_dict` before the first step creates the accumulators), `_master_weights`, `_multi_precision`,
-`_name`, `_learning_rate`, `_param_groups`; and the name of a float32 copy.
+The argument of `set_state_dict` before the first step creates the accumulators.
 """
 
 import contextlib

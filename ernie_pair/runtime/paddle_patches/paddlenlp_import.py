@@ -1,9 +1,5 @@
 """PaddleNLP's models without the rest of PaddleNLP, and what models draw when they are built.
 
-What this package takes of PaddleNLP 2.8.1: the encoders, their configurations and tokenizers
-(`paddlenlp.transformers`), the files of pretrained models (`paddlenlp.utils.download`: models/source), and
-its named data sets (`paddlenlp.datasets`: pairs/data/pair_source). Nothing else imports it.
-
 The parts that models do not need (datasets, scikit-learn, the trainer, Taskflow) take 3 s of a processor in
 every process, and the families of models that are not asked for another half: a package here imports a part
 when it is asked for, and whole for a name that it does not know. In PaddleNLP 2.8.1 `paddlenlp.data` and
@@ -35,12 +31,7 @@ from paddle.nn.initializer import Constant, Normal, TruncatedNormal, Uniform
 from paddle.nn.initializer.xavier import XavierInitializer
 
 from ernie_pair.core.errors import InputError
-from ernie_pair.core.installation import (
-    install_command,
-    missing_of_training,
-    raise_interrupt,
-    training_extra,
-)
+from ernie_pair.core.installation import install_command, missing_of_training, raise_interrupt, training_extra
 from ernie_pair.core.user_home import home_given
 
 # Of `paddlenlp.transformers`: where the classes are that all models are made of, and the parts of a family.

@@ -1,11 +1,5 @@
 """What the processes of a run share besides `paddle.distributed`, and group sharding of stage 2.
 
-Names, as in Paddle 3.3.1: `paddle.base.core.create_or_get_global_tcp_store`, by which `init_parallel_env`
-connects the processes; `paddle.distributed.parallel.sync_params_buffers`, with which `paddle.DataParallel`
-begins; `fused_allreduce_gradients` of `paddle.distributed.fleet.utils.hybrid_parallel_util`, which the
-documentation of `no_sync` names for gradients that are summed manually; `core.eager.set_master_grads`, by
-which `paddle.amp.decorate(master_grad=True)` casts half-precision gradients to float32 after a backward pass.
-
 `fleet.init` keeps the processes of static programs as ``_hcg``, by which PaddleNLP loads a model as one that
 is divided over them.
 

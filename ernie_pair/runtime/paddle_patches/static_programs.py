@@ -1,13 +1,5 @@
 """Static programs (PIR), whose blocks cannot be edited: what they need is built in; and their variables.
 
-Names, as in Paddle 3.3.1: `paddle._C_ops` with `all_reduce` (an operator on the ring of all processes, where
-`paddle.distributed.all_reduce` wants a tensor that exists), `dropout` with a tensor for its seed, `adamw_`,
-`lamb_`, `squared_l2_norm`, `check_finite_and_unscale_`, `update_loss_scaling_`, `cumsum`, `_run_custom_op`;
-`paddle.pir.core` with `create_persistable_value`, a variable of the scope, one for all programs that name it,
-and `_get_parameter`, a parameter in another program; `paddle.autograd.ir_backward.grad`; of the
-executor `_executor_cache.get_pir_program_and_executor`, `_pir_feed_data`; `paddle.base.core.LoDTensor`, and
-of a variable of a scope `_place`, `_dtype`, `_to_dlpack`.
-
 The executor would start operators that are ready in any order, so that two ranks might meet in different
 collectives: `FLAGS_enable_pir_in_executor_trace_run` keeps the order of the program. oneDNN's gradient of a
 bfloat16 product ends the process in such a program; nothing here computes one on a CPU.

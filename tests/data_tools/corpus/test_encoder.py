@@ -25,12 +25,11 @@ TEXTS = st.lists(st.lists(st.sampled_from(ALPHABET), max_size=12).map("".join), 
 
 
 @pytest.fixture(scope="module")
-def encoders(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("encoder")
-    (folder / "words.txt").write_text(LEXICON, encoding="utf-8")
-    vocab = write_vocab(folder)
+def encoders(module_path):
+    (module_path / "words.txt").write_text(LEXICON, encoding="utf-8")
+    vocab = write_vocab(module_path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
+        patch.chdir(module_path)
         return {name: DocumentEncoder(EncodingRules(vocab, **rules)) for name, rules in SETTINGS.items()}
 
 

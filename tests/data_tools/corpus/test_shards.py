@@ -160,13 +160,11 @@ def num_shards(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """The hashes of the uninterrupted run."""
-    folder = tmp_path_factory.mktemp("whole")
-    write_vocab(folder)
-    (folder / "in.jsonl").write_bytes(LARGE)
-    assert start(folder).wait() == 0
-    return hashes(folder)
+def whole(module_path):
+    write_vocab(module_path)
+    (module_path / "in.jsonl").write_bytes(LARGE)
+    assert start(module_path).wait() == 0
+    return hashes(module_path)
 
 
 @pytest.mark.parametrize(("shards_before", "workers"), [(0, 1), (1, 1), (2, 2), (4, 1)])

@@ -143,7 +143,6 @@ def cached(folder, key="k", build=lambda: ROWS, fits=lambda rows: True):
 
 
 def in_a_child(action):
-    """The id of a child process that runs ``action``."""
     child = os.fork()
     if not child:
         try:
@@ -441,17 +440,16 @@ def test_too_many_samples_are_refused_before_they_are_made():
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("world")
-    model = write_model(folder / "model")
-    write_corpus(folder / "a", model)
-    write_corpus(folder / "same size", model)
-    paths = corpus_paths(folder / "same size" / "text")
+def world(module_path):
+    model = write_model(module_path / "model")
+    write_corpus(module_path / "a", model)
+    write_corpus(module_path / "same size", model)
+    paths = corpus_paths(module_path / "same size" / "text")
     ids = np.load(paths.ids)
     ids[0] += 1
     np.save(paths.ids, ids)
     paths.manifest.unlink()
-    return folder
+    return module_path
 
 
 def test_each_split_and_each_corpus_has_a_seed_of_its_own(world, tmp_path):

@@ -37,7 +37,6 @@ pytestmark = pytest.mark.usefixtures("vocab_file")
 
 
 def convert(folder, content, name="raw.txt", **flags):
-    """Run trans_to_json; the bytes of its output."""
     (folder / name).write_bytes(content)
     settings = {"input_path": str(folder / name), "output_path": f"{folder}/out", "no_shuffle": True, **flags}
     trans_to_json(TransConfig(**settings))
@@ -45,7 +44,6 @@ def convert(folder, content, name="raw.txt", **flags):
 
 
 def both(folder, content, **flags):
-    """The error messages of the two tools for ``content``."""
     messages = []
     for tool in (make, convert):
         with pytest.raises(InputError) as caught:

@@ -27,8 +27,6 @@ ARRAY = [
 
 @pytest.fixture
 def given(tmp_path):
-    """Write a file of this name and content, and return its path."""
-
     def write(name, content, encoding="utf-8"):
         path = tmp_path / name
         path.write_bytes(content if isinstance(content, bytes) else content.encode(encoding))

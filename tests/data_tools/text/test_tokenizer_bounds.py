@@ -78,7 +78,6 @@ def split(pattern):
 
 
 def part(name, kind="SpecialToken", segment=0):
-    """A part of a template."""
     return {kind: {"id": name, "type_id": segment}}
 
 

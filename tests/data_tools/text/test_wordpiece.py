@@ -43,7 +43,6 @@ def write(folder, tokens):
 
 
 def reference(path):
-    """text -> the ids of PaddleNLP's tokenizer."""
     transformers = pytest.importorskip("paddlenlp.transformers")
     gram = "gram" in path.name
     tokenizer = (transformers.ErnieGramTokenizer if gram else transformers.ErnieTokenizer)(str(path))

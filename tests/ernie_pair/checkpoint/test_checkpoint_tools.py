@@ -24,7 +24,6 @@ def arrays(**changes):
 
 
 def save(output, step=1, files=(), **changes):
-    """Save a checkpoint of the run in ``output``, with one optimizer shard for each of ``files``."""
     checkpoints = Checkpoints(output, World(), np.asarray)
     state = TrainState(step=step, consumed_samples=8 * step)
     parts = [(f"optimizer-{i:05d}-of-{len(files):05d}.safetensors", part) for i, part in enumerate(files)]
@@ -39,7 +38,6 @@ def diff(first, second, **flags):
 
 
 def run(monkeypatch, *words):
-    """Run a command line and return its exit code."""
     monkeypatch.setattr(sys, "argv", ["ernie-pair", *map(str, words)])
     with pytest.raises(SystemExit) as stop:
         main()

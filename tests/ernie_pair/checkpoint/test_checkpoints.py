@@ -75,14 +75,12 @@ def patch_os(monkeypatch, **functions):
 
 
 def rewrite_manifest(folder, change):
-    """Apply ``change`` to the manifest, and update its checksum."""
     manifest = json.loads((folder / MANIFEST).read_text())
     change(manifest)
     (folder / MANIFEST).write_bytes(manifest_bytes(manifest))
 
 
 def rewrite_file(folder, name, data):
-    """Replace the content of a file by ``data``, and update its entry in the manifest."""
     (folder / name).write_bytes(data)
 
     def change(manifest):

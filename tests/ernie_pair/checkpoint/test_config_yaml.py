@@ -265,7 +265,6 @@ def test_launch_accepts_a_config_and_logs_a_dry_run_elsewhere(tmp_path):
 
 @pytest.fixture
 def model(tmp_path):
-    """A folder with a weight file and the files that describe it."""
     (tmp_path / "model").mkdir()
     for name in ("model.safetensors", "config.json", "README.md", CONFIG_YAML):
         (tmp_path / "model" / name).write_text("x")
@@ -331,11 +330,10 @@ FLAGS = {"max_steps": 5, "learning_rate": 3e-3, "eval_freq": 2, "checkpoint_step
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("pair")
-    config = train_config(folder, **FLAGS)
+def trained(module_path):
+    config = train_config(module_path, **FLAGS)
     train_pair(config)
-    return folder, config
+    return module_path, config
 
 
 def checkpoint_of(folder):

@@ -12,10 +12,9 @@ from ernie_pair.core.errors import InputError
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("inspect")
-    write_corpus(folder / "data", write_model(folder / "model"))
-    return folder
+def world(module_path):
+    write_corpus(module_path / "data", write_model(module_path / "model"))
+    return module_path
 
 
 def inspect(world, *words, vocab_file=None, samples=80, given="text"):

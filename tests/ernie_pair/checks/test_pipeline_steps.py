@@ -113,7 +113,6 @@ def test_a_second_pipeline_in_the_same_folder_is_refused(asked, config, tmp_path
 
 @pytest.fixture
 def given(tmp_path):
-    """A dev and a test file."""
     return {
         f"{name}_file": str(tiny_pair.write_pairs(tmp_path / f"{name}.tsv", 20, seed))
         for seed, name in enumerate(("dev", "test"), start=2)

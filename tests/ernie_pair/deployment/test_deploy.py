@@ -61,7 +61,6 @@ def exported(model, tmp_path_factory):
 
 
 def config_class():
-    """The message class of PROTO."""
     file = descriptor_pb2.FileDescriptorProto(name="config", package="pairs", syntax="proto3")
     kinds = descriptor_pb2.FieldDescriptorProto
     for enum, names in ENUMS.items():

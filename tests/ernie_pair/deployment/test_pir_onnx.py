@@ -90,7 +90,6 @@ class Answer(nn.Layer):
 
 
 def saved(function, folder):
-    """The program of ``function``, written into ``folder``."""
     layer = Answer(function)
     layer.eval()
     shapes = [paddle.static.InputSpec([None, None], "int64", name) for name in ("ids", "types")]

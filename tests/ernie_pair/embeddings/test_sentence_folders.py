@@ -76,7 +76,6 @@ def plain(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory):
-    """A folder with prompts and a default one."""
     told = {"prompts": PROMPTS, "default_prompt": "query"}
     return write_sentence(tmp_path_factory.mktemp("asked") / "m", "cls", **told)
 

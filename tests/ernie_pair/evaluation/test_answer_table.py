@@ -26,12 +26,11 @@ ALL = ["index", "prediction", "probability_0", "probability_1", "id", "question"
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("answers")
-    ship(write_trained(folder / "model"), folder / "ship")
+def world(module_path):
+    ship(write_trained(module_path / "model"), module_path / "ship")
     lines = [json.dumps(row, ensure_ascii=False) for row in ROWS]
-    (folder / "in.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    return folder
+    (module_path / "in.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    return module_path
 
 
 def asked(world, out, **flags):

@@ -20,14 +20,17 @@ RAY = {"engine": "ray", "workers": 2}
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory):
+def here(module_path):
     """A trained model, its export, and pairs with one malformed row."""
-    folder = tmp_path_factory.mktemp("asking")
-    ship(write_trained(folder / "best"), folder / "ship", "both" if find_spec("onnxruntime") else "paddle")
+    ship(
+        write_trained(module_path / "best"),
+        module_path / "ship",
+        "both" if find_spec("onnxruntime") else "paddle",
+    )
     lines = [f"{a}\t{b}\n" for a, b in random_texts(90, seed=4)]
     lines[41] = "alone\n"
-    (folder / "pairs.tsv").write_text("".join(lines), encoding="utf-8")
-    return folder
+    (module_path / "pairs.tsv").write_text("".join(lines), encoding="utf-8")
+    return module_path
 
 
 def asked(here, name, **flags):

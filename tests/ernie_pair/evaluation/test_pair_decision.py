@@ -33,18 +33,17 @@ NAMES = ("不同", "相同")
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained(module_path):
     """A model with random weights, and labels drawn from its own probabilities at temperature 2."""
-    folder = tmp_path_factory.mktemp("decision")
-    write_trained(folder / "best", id2label=dict(zip("01", NAMES)), initializer_range=0.5)
+    write_trained(module_path / "best", id2label=dict(zip("01", NAMES)), initializer_range=0.5)
     for seed, name in enumerate(("dev", "test")):
         pairs = random_texts(400, seed)
-        shares = probabilities(logits_of_trained(folder / "best", pairs), 2.0)[:, 1]
+        shares = probabilities(logits_of_trained(module_path / "best", pairs), 2.0)[:, 1]
         labels = np.random.default_rng(seed).random(len(pairs)) < shares
         assert 50 < labels.sum() < 350
         rows = [(a, b, NAMES[label]) for (a, b), label in zip(pairs, labels.astype(int))]
-        write_rows(folder / f"{name}.tsv", rows)
-    return folder
+        write_rows(module_path / f"{name}.tsv", rows)
+    return module_path
 
 
 @pytest.fixture

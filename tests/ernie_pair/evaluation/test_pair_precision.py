@@ -17,11 +17,10 @@ from ernie_pair.pairs.train.trainer import PairConfig, PairTrainer
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("precision")
-    write_trained(folder / "model")
-    write_pairs(folder / "pairs.tsv", 40)
-    return folder
+def world(module_path):
+    write_trained(module_path / "model")
+    write_pairs(module_path / "pairs.tsv", 40)
+    return module_path
 
 
 @pytest.fixture

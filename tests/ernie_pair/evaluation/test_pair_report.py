@@ -155,15 +155,13 @@ def test_the_page_says_when_no_row_is_wrong(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """The folder of the best model, and the one with the run and its pairs."""
-    folder = tmp_path_factory.mktemp("trained")
+def trained(module_path):
     # The random draws of a dropout differ between processors.
-    config = train_config(folder, max_steps=60, dropout=0.0, learning_rate=5e-3, best_metric="loss")
-    write_pairs(folder / "dev.tsv", 61, seed=1)
+    config = train_config(module_path, max_steps=60, dropout=0.0, learning_rate=5e-3, best_metric="loss")
+    write_pairs(module_path / "dev.tsv", 61, seed=1)
     train_pair(config)
-    (best,) = (folder / "out").glob("best-*")
-    return best, folder
+    (best,) = (module_path / "out").glob("best-*")
+    return best, module_path
 
 
 def test_best_metric_loss_keeps_the_model_with_the_lowest_loss(trained):

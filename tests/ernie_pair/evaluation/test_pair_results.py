@@ -23,10 +23,9 @@ from ernie_pair.pairs.config.ask_config import EvaluateConfig, PredictConfig
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("results")
-    ship(write_trained(folder / "model"), folder / "ship")
-    return folder
+def world(module_path):
+    ship(write_trained(module_path / "model"), module_path / "ship")
+    return module_path
 
 
 def predict(world, pairs, out, **flags):

@@ -94,12 +94,11 @@ def test_any_model_can_be_measured_from_python():
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("robustness")
-    write_trained(folder / "model")
+def world(module_path):
+    write_trained(module_path / "model")
     rows = "".join("\t".join(map(str, row)) + "\n" for row in ROWS)
-    (folder / "test.tsv").write_text(rows, encoding="utf-8")
-    return folder
+    (module_path / "test.tsv").write_text(rows, encoding="utf-8")
+    return module_path
 
 
 def run(*words):

@@ -19,11 +19,10 @@ DECIDED = Calibration(1.5, threshold=0.4, symmetric="average")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("scorer")
-    write_calibration(write_trained(folder / "trained", initializer_range=0.5), DECIDED)
-    ship(folder / "trained", folder / "exported")
-    return folder
+def folder(module_path):
+    write_calibration(write_trained(module_path / "trained", initializer_range=0.5), DECIDED)
+    ship(module_path / "trained", module_path / "exported")
+    return module_path
 
 
 @pytest.mark.parametrize("name", ["trained", "exported"])

@@ -23,20 +23,18 @@ pytest.importorskip("onnxruntime")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(module_path):
     """A folder with the runs teacher/out and small/, and their pairs in dev.tsv."""
-    folder = tmp_path_factory.mktemp("compared")
-    config = distill_config(folder, write_teacher(folder / "teacher"), learning_rate=1e-3)
+    config = distill_config(module_path, write_teacher(module_path / "teacher"), learning_rate=1e-3)
     distill(config)
-    dev = folder / "dev.tsv"
+    dev = module_path / "dev.tsv"
     text, label = dev.read_text(encoding="utf-8").rstrip("\n").rsplit("\t", 1)
     dev.write_text(f"{text}\t{1 - int(label)}\n", encoding="utf-8")  # nobody is right everywhere
-    return folder
+    return module_path
 
 
 @pytest.fixture(scope="module")
 def compared(folder):
-    """The folder that the command wrote."""
     flags = {name: value for name, value in asdict(config_of(folder)).items() if value not in ("", None)}
     words = [f"--{name}={value}" for name, value in flags.items()]
     with pytest.raises(SystemExit) as stop:

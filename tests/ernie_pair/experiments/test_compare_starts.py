@@ -38,7 +38,6 @@ from ernie_pair.report.page import Origin
 
 
 def write_weights(folder, kind="ErnieForPretraining", seed=1):
-    """Random weights for the config.json of ``folder``."""
     import paddle
     from paddlenlp import transformers
 
@@ -82,7 +81,6 @@ def config(tmp_path):
 
 
 def run_in_process(monkeypatch):
-    """Run the commands in this process; returns the list of them."""
     made = []
 
     def call(words, name, log):

@@ -19,12 +19,7 @@ from ernie_pair.__main__ import _run as run_here
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.evaluation.predict_pair import read_log_probabilities
 from ernie_pair.experiments import cross_validate as module
-from ernie_pair.experiments.cross_validate import (
-    answers_of,
-    build_fold_table,
-    evaluate_folds,
-    measure_folds,
-)
+from ernie_pair.experiments.cross_validate import answers_of, build_fold_table, evaluate_folds, measure_folds
 from ernie_pair.experiments.series import TrainingRun, hash_weights
 from ernie_pair.experiments.split_pairs import Folds
 from ernie_pair.pairs.data.pair_file import Pairs
@@ -66,7 +61,6 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def short(finished, tmp_path):
-    """The same cross-validation in a folder of this test."""
     shutil.copytree(finished[0].output_dir, tmp_path / "out")
     return replace(finished[0], output_dir=str(tmp_path / "out"))
 

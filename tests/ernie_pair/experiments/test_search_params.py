@@ -92,7 +92,6 @@ class FakeRun:
 
 @pytest.fixture
 def runs(monkeypatch):
-    """Fake training runs; returns their flags."""
     monkeypatch.setattr(FakeRun, "made", [])
     monkeypatch.setattr(module, "TrainingRun", FakeRun)
     return FakeRun.made

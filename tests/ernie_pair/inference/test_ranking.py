@@ -109,9 +109,8 @@ def test_rank_rejects_nan_three_classes_and_no_query(monkeypatch, predictor):
 
 
 @pytest.fixture(scope="module")
-def predictor(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ranking")
-    return PairPredictor(ship(write_trained(folder / "best"), folder / "ship"), "paddle", threads=1)
+def predictor(module_path):
+    return PairPredictor(ship(write_trained(module_path / "best"), module_path / "ship"), "paddle", threads=1)
 
 
 def test_a_predictor_ranks_by_the_probability_of_class_1(predictor):

@@ -88,7 +88,6 @@ def test_pairwise_similarities_equal_those_of_blocks(tmp_path):
 
 @pytest.fixture
 def train(tmp_path):
-    """Toy pairs, every other of which shares a text with the one before."""
     rows = list(toy_rows(60, seed=4))
     rows = [(rows[i - 1][1] if i % 2 else rows[i][0], *rows[i][1:]) for i in range(60)]
     return write_rows(tmp_path / "train.tsv", rows)

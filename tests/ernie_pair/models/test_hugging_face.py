@@ -82,7 +82,6 @@ def weights_of(source):
 
 
 def converted(tmp_path, family="ernie", **changes):
-    """A trained model, and its folder converted for transformers."""
     ours = write_trained(tmp_path / "ours", family, **changes)
     convert_to_hugging_face(ToHuggingFaceConfig(str(ours), str(tmp_path / "theirs")))
     return ours, tmp_path / "theirs"

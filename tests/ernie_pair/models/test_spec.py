@@ -80,10 +80,7 @@ def test_the_smallest_new_model_can_be_opened(tmp_path, family):
 @pytest.mark.parametrize(
     "flags, reason",
     [
-        (
-            {"hidden_size": 30, "num_attention_heads": 4},
-            "hidden_size 30 is not a multiple of num_att",
-        ),
+        ({"hidden_size": 30, "num_attention_heads": 4}, "hidden_size 30 is not a multiple of num_att"),
         ({"max_position_embeddings": 10**7}, "the new model: max_position_embeddings is 10000000, and takes"),
         ({"hidden_size": 10**6}, "the new model: hidden_size is 1000000, and takes a whole number from 1 to"),
         ({"num_hidden_layers": 1001}, "num_hidden_layers is 1001, and takes a whole number from 1 to 1000"),

@@ -19,12 +19,11 @@ STARTS = {"masked": (True, (ORDER, POOLER)), "both": (True, ()), "encoder": (Fal
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(module_path):
     """The starts: {name: folder}, the corpus, and a folder for the runs."""
-    folder = tmp_path_factory.mktemp("continued")
-    starts = {name: write_bert(folder / name, out, theirs) for name, (theirs, out) in STARTS.items()}
-    write_corpus(folder / "data", starts["masked"])
-    return folder, starts
+    starts = {name: write_bert(module_path / name, out, theirs) for name, (theirs, out) in STARTS.items()}
+    write_corpus(module_path / "data", starts["masked"])
+    return module_path, starts
 
 
 @pytest.fixture(scope="module")

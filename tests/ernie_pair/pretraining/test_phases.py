@@ -17,12 +17,11 @@ OWN = {"phases": "16:3:8,32:3:2"}  # one pass, then four, of the 8 samples of a 
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("phases")
-    model = write_model(folder / "model")
+def world(module_path):
+    model = write_model(module_path / "model")
     for number, name in enumerate("ab"):
-        write_corpus(folder / name, model, seed=number)
-    return folder
+        write_corpus(module_path / name, model, seed=number)
+    return module_path
 
 
 def pretrain(world, output, code=0, **changes):
@@ -133,6 +132,5 @@ def test_each_phase_uses_its_own_micro_batch_size(world):
 
 
 def labels_in(group, name):
-    """The labels of a step, concatenated, without the padding."""
     labels = np.concatenate([batch[name] for batch in group])
     return labels[labels >= 0]

@@ -257,7 +257,6 @@ STEPS = 2 * BUCKETS  # of 4 samples: two windows of buckets of 4
 
 
 def padding(data):
-    """The share of padding in all batches."""
     ids = [batch["input_ids"] for group in data.updates(0) for batch in group]
     return 1 - sum(np.count_nonzero(each) for each in ids) / sum(each.size for each in ids)
 

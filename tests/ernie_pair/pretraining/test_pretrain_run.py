@@ -32,16 +32,14 @@ def cut_by_kill(world, output, **changes):
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("pretrain")
-    model = write_model(folder / "model")
-    write_corpus(folder / "data", model)
-    return folder
+def world(module_path):
+    model = write_model(module_path / "model")
+    write_corpus(module_path / "data", model)
+    return module_path
 
 
 @pytest.fixture(scope="module")
 def whole(world):
-    """An uninterrupted run with dropout and gradient merge."""
     pretrain(world, world / "whole", **WHOLE)
     return world / "whole"
 

@@ -33,12 +33,11 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def outputs(tmp_path_factory):
+def outputs(module_path):
     """A folder with an output of every command that writes a page, a card, a plot or a table."""
-    top = tmp_path_factory.mktemp("names")
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(top)
-        folder = top / f"{IMAGE}{LINK}"
+        patch.chdir(module_path)
+        folder = module_path / f"{IMAGE}{LINK}"
         folder.mkdir()
         files = {part: folder / f"{FORMULA}{part}.tsv" for part in ("train", "dev")}
         for seed, path in enumerate(files.values()):

@@ -39,9 +39,8 @@ from ernie_pair.training.step_metrics import PARTS, count_probabilities, curve_o
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs")
-    return [write_pair_run(folder / "a"), write_pair_run(folder / "b", slope=2.0)]
+def runs(module_path):
+    return [write_pair_run(module_path / "a"), write_pair_run(module_path / "b", slope=2.0)]
 
 
 def plotted(runs, output, **flags):
@@ -118,7 +117,6 @@ def test_flags_fall_back_to_those_in_the_checkpoint(tmp_path):
 
 
 def start(folder, **flags):
-    """Save the flags of a start, as training does."""
     keep_config(folder, "train", train_config(folder, **flags), identity={"run_id": ensure_run_id(folder)})
 
 
@@ -167,7 +165,6 @@ def test_an_unrelated_file_is_not_overwritten(runs, tmp_path):
 
 
 def go_on(folder, step):
-    """Log another validation, as a run that continues does."""
     event = {"split": "valid", "step": step, "loss": 0.125, "accuracy": 0.975, "consumed_samples": 8 * step}
     with open(folder / "metrics.jsonl", "a", encoding="utf-8") as file:
         file.write(json.dumps(event) + "\n")
@@ -257,7 +254,6 @@ def board_runs(tmp_path):
 
 
 def read(folder):
-    """Return the reader of the one record in a folder."""
     (record,) = folder.glob("vdlrecords.*.log")
     return LogReader(file_path=str(record))
 

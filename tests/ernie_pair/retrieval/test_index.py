@@ -26,7 +26,6 @@ TEXTS = texts_of(400)
 
 
 def exact(queries, count):
-    """The ids of the nearest texts by numpy alone."""
     made = HashEmbedder()
     cosines = made.embed(queries) @ made.embed(TEXTS).T
     return [[f"t{place}" for place in row] for row in np.argsort(-cosines, axis=1, kind="stable")[:, :count]]

@@ -230,8 +230,7 @@ def configure(request):
 
 
 @pytest.mark.parametrize(
-    "capability, dtype",
-    [((7, 5), "float16"), ((8, 0), "bfloat16"), ((9, 0), "bfloat16"), (None, "float16")],
+    "capability, dtype", [((7, 5), "float16"), ((8, 0), "bfloat16"), ((9, 0), "bfloat16"), (None, "float16")]
 )
 def test_the_default_amp_dtype_depends_on_the_gpu(configure, monkeypatch, capability, dtype):
     monkeypatch.setattr(amp_flags, "gpu_capability", lambda: capability)

@@ -25,7 +25,6 @@ from ernie_pair.runtime.processes.world import World
 
 @pytest.fixture
 def installed(monkeypatch):
-    """Fake the installed version of Paddle, not yet loaded."""
     monkeypatch.delitem(sys.modules, "paddle", raising=False)
 
     def install(version):

@@ -100,7 +100,6 @@ def serving(*flags, seconds=0.0, limits=None, files=None):
 
 
 def answer_of(connection):
-    """The status and the content of the single response; status 0 if there is none."""
     response = http.client.HTTPResponse(connection)
     try:
         response.begin()

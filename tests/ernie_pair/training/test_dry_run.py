@@ -25,7 +25,6 @@ from ernie_pair.pairs.train.train_pair import train_pair
 
 
 def tree(folder):
-    """Every path below a folder with its content and modification time."""
     paths = Path(folder).rglob("*")
     return {str(path): (path.lstat().st_mtime_ns, path.is_file() and sha256(path)) for path in paths}
 

@@ -54,7 +54,6 @@ def flags_of(family="ernie", **flags):
 
 
 def gradients(model, seed=3):
-    """The gradients of a model that had none yet."""
     paddle.seed(seed)
     model.train()
     model(IDS, TYPES).square().sum().backward()

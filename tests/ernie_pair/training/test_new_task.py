@@ -86,7 +86,6 @@ def test_it_resumes_bit_identically(config, whole, killed_at):
 
 
 def launch_two(config):
-    """Train in two processes, as its command does."""
     words = [f"--{name}={value}" for name, value in asdict(config).items() if value not in ("", None)]
     launched = [sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", "2"]
     log = Path(config.output_dir).with_name("log")

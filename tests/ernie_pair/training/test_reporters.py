@@ -114,7 +114,6 @@ class FakeMlflow:
 
 @pytest.fixture
 def tools(monkeypatch):
-    """Stand-ins for the three libraries."""
     FakeWriter.made = []
     fakes = SimpleNamespace(
         tensorboardX=SimpleNamespace(SummaryWriter=FakeWriter), wandb=FakeWandb(), mlflow=FakeMlflow()

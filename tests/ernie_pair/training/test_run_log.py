@@ -32,7 +32,6 @@ def log_steps(folder, steps, resumed_at=0):
 
 
 def curves(folder):
-    """The reader of what VisualDL shows of a run."""
     (file,) = (folder / "vdl").glob("*/*")
     return LogReader(file_path=str(file))
 

@@ -5,12 +5,7 @@ from ernie_pair.core.cli.cli import parse_config
 from ernie_pair.core.errors import InputError
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
 from ernie_pair.runtime.cpu import cpu_threads
-from ernie_pair.runtime.processes.world import (
-    count_accumulation_steps,
-    launched_world,
-    local_world,
-    seed_of,
-)
+from ernie_pair.runtime.processes.world import count_accumulation_steps, launched_world, local_world, seed_of
 from ernie_pair.training.schedule import describe_schedule, learning_rate, log_schedule
 
 RATES = {"max_lr": 1e-3, "min_lr": 1e-4, "warmup_steps": 10, "decay_steps": 110}

@@ -25,7 +25,6 @@ from ernie_pair.service.serve import ServeConfig
 
 
 def needed(config_class):
-    """The arguments without which parsing fails."""
     words = ["--vocab_file", "x"] if issubclass(config_class, CreateConfig) else []
     words += ["--input_path", "x"] if config_class is VocabConfig else []
     words += ["--embedding_model", "x"] if config_class is IndexConfig else []
@@ -315,7 +314,6 @@ OUTPUTS = [
 
 
 def with_place(config_class, flag, place):
-    """The required arguments, with ``place`` as the output path of ``flag``."""
     words = needed(config_class)
     if f"--{flag}" in words:
         start = words.index(f"--{flag}")

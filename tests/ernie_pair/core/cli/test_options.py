@@ -24,16 +24,7 @@ from places import ROOT
 from data_tools.audit_text import AuditConfig
 from ernie_pair.commands import COMMANDS, config_class_of
 from ernie_pair.core.cli.cli import MAX_SHORT_HELP, exit_code_of, help_text, parse_config
-from ernie_pair.core.cli.options import (
-    ANY,
-    GROUPS,
-    Options,
-    check_names,
-    hints_of,
-    kind_of,
-    names_in,
-    option,
-)
+from ernie_pair.core.cli.options import ANY, GROUPS, Options, check_names, hints_of, kind_of, names_in, option
 from ernie_pair.core.errors import CheckpointError, ErniePairError, InputError, NumbersError
 from ernie_pair.core.installation import extra_here, install_command
 from ernie_pair.launch.launch import LaunchConfig

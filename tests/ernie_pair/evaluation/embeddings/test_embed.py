@@ -50,11 +50,10 @@ main()
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("embed")
-    write_trained(folder / "model")
-    write_texts(folder / "texts.txt", COUNT)
-    return folder
+def folder(module_path):
+    write_trained(module_path / "model")
+    write_texts(module_path / "texts.txt", COUNT)
+    return module_path
 
 
 @pytest.fixture

@@ -45,11 +45,10 @@ def write_embedding(folder, family="ernie", pooling="mean"):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("export")
-    write_embedding(folder / "model")
-    export_embedding(ExportEmbeddingConfig(str(folder / "model"), str(folder / "ship")))
-    return folder
+def folder(module_path):
+    write_embedding(module_path / "model")
+    export_embedding(ExportEmbeddingConfig(str(module_path / "model"), str(module_path / "ship")))
+    return module_path
 
 
 @pytest.mark.parametrize("family, pooling", [("ernie_gram", "cls"), ("distilbert", "mean")])

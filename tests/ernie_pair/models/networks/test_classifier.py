@@ -35,7 +35,6 @@ def class_of(family, kind):
 
 
 def peer(family, kind, **changes):
-    """A PaddleNLP model with the tiny config."""
     settings = {"vocab_size": len(VOCAB), "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     settings.update(intermediate_size=64, max_position_embeddings=128, type_vocab_size=2, **changes)
     if family == "ernie_gram":

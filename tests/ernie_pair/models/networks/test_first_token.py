@@ -73,7 +73,6 @@ def assert_close(first, second):
 
 
 def lengths_of_last_layer(model):
-    """The lengths that the last layer returns in one forward pass."""
     found = []
     hook = model.layers()[-1].register_forward_post_hook(lambda _, given, out: found.append(out.shape[1]))
     with paddle.no_grad():

@@ -78,7 +78,6 @@ def start_of(folder, family="ernie", **changes):
 
 
 def with_rows(model):
-    """``model`` with rows that tell their levels apart."""
     table = dict(model.named_parameters())[f"{model.attribute}.{TYPES}"]
     rows = np.random.default_rng(0).normal(0, 1, table.shape).astype(np.float32)
     rows[: model.spec.token_types] = table.numpy()[: model.spec.token_types]

@@ -38,7 +38,6 @@ def found(tmp_path, *rows, **files):
 
 
 def lines_of(tmp_path, kind, *rows, **files):
-    """The file:line references in the examples of one kind."""
     made = audit(tmp_path, **({"train": rows} if rows else {}), **files)
     (finding,) = [finding for finding in made.findings if finding.kind == kind]
     names = [word for example in finding.examples for word in example.split() if ".tsv:" in word]

@@ -53,7 +53,6 @@ def rows_of(pairs):
 
 
 def write(path, rows):
-    """Write rows of keys and values by the ending of ``path``."""
     names = list(rows[0])
     cells = [[row.get(name) for name in names] for row in rows]
     if path.suffix == ".jsonl":

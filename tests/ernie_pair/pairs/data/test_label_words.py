@@ -40,7 +40,6 @@ def source_of(path, rows, rules=RULES, **more):
 
 
 def classes(source, label_map=""):
-    """The classes of the rows of ``source``, read as commands read them."""
     return replace(source, labels=labels_for(source, label_map)).read().labels.tolist()
 
 
@@ -169,11 +168,7 @@ def test_a_rare_label_is_a_bad_row(tmp_path, typed):
 @pytest.mark.parametrize(
     "labels, rules, told",
     [
-        (
-            ["匹配"] * 3 + [""] * 4,
-            RULES,
-            "the other labels: 匹配 in 3 rows; write the label of each row",
-        ),
+        (["匹配"] * 3 + [""] * 4, RULES, "the other labels: 匹配 in 3 rows; write the label of each row"),
         (["匹配"] * 5 + [""] * 2, RULES, "the other labels: 匹配 in 5 rows"),  # one class would be left
         (["匹配", "不匹配"] * 2 + [""] * 4, RULES, "the other labels: 匹配 in 2 rows, 不匹配 in 2 rows"),
         (["匹配", "不匹配"] * 9 + [""], RULES, "to leave such rows out: ernie-pair .* --on_bad_row skip"),

@@ -88,7 +88,6 @@ def test_rows_skipped_by_a_cache_are_reported_at_every_start(tmp_path, capfd):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """The folder of an untrained model."""
     folder = tmp_path_factory.mktemp("model")
     return str(write_trained(folder / "trained"))
 

@@ -102,7 +102,6 @@ def test_the_command_makes_an_ordinary_model(tmp_path, config, teacher):
 
 
 def student_config(config, **changes):
-    """The flags of ``config`` without its files."""
     names = {item.name for item in fields(StudentConfig)}
     return StudentConfig(**{**{n: v for n, v in asdict(config).items() if n in names}, **changes})
 

@@ -5,7 +5,6 @@ from tiny_pair_job import write_files
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory):
-    """The folder of an untrained model."""
     return write_model(tmp_path_factory.mktemp("model") / "model")
 
 

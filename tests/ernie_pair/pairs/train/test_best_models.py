@@ -104,12 +104,11 @@ def test_the_best_link_is_replaced_atomically(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run(module_path):
     """A run of 12 steps whose best model is not its last."""
-    folder = tmp_path_factory.mktemp("run")
     flags = {"learning_rate": 5e-3, "eval_freq": 4, "checkpoint_steps": 2, "keep_every": 4, "keep_best": 2}
-    train_pair(train_config(folder, max_steps=12, keep_checkpoints=2, **flags))
-    return folder
+    train_pair(train_config(module_path, max_steps=12, keep_checkpoints=2, **flags))
+    return module_path
 
 
 def test_flags_set_which_checkpoints_and_models_are_kept(run):

@@ -42,7 +42,6 @@ def looks(monkeypatch):
 
 
 def steps(tiny, first, last):
-    """The metrics of steps ``first`` to ``last``, unread."""
     return [
         tiny.job.step(batches, number, StopSignals())
         for number, batches in zip(range(first, last + 1), tiny.updates)

@@ -10,14 +10,7 @@ from tiny_pair_job import run, tiny_job, weights
 from ernie_pair.core.errors import InputError
 from ernie_pair.inference.token_rows import Batch
 from ernie_pair.pairs.config.pair_config import RANKING_LOSSES, PairConfig
-from ernie_pair.pairs.train.loss import (
-    Fgm,
-    ListwiseLoss,
-    MarginLoss,
-    PairLoss,
-    SquaredError,
-    ranking_loss_of,
-)
+from ernie_pair.pairs.train.loss import Fgm, ListwiseLoss, MarginLoss, PairLoss, SquaredError, ranking_loss_of
 
 IDS = np.arange(1, 16).reshape(5, 3)
 BATCH = Batch(IDS, IDS * 0, np.array([0, 2, 1, 2, 0]))

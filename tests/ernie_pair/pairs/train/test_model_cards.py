@@ -25,11 +25,10 @@ from ernie_pair.pretraining.convert.convert import ConvertConfig, convert
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("run")
-    config = train_config(folder, max_steps=6, learning_rate=5e-3, eval_freq=2, max_seq_len=40)
+def run(module_path):
+    config = train_config(module_path, max_steps=6, learning_rate=5e-3, eval_freq=2, max_seq_len=40)
     train_pair(config)
-    return folder, config
+    return module_path, config
 
 
 def card_of(folder):
@@ -37,7 +36,6 @@ def card_of(folder):
 
 
 def cells_of(card, first):
-    """The cells of the row that begins with ``first``."""
     return re.search(rf"^\| {re.escape(first)} \| (.*) \|$", card, re.MULTILINE)[1].split(" | ")
 
 

@@ -19,7 +19,6 @@ SETTINGS = {**UNTRAINED, "max_seq_len": 12, "max_steps": 4, "eval_freq": 2, "che
 
 @pytest.fixture(scope="module")
 def tokenizer(model):
-    """The tokenizer of PaddleNLP, as the tutorials use it."""
     return ErnieTokenizer.from_pretrained(str(model))
 
 
@@ -115,7 +114,6 @@ COLUMNS = ["input_ids", "token_type_ids", "label"]
 
 @pytest.fixture(scope="module")
 def ids(tokenizer):
-    """TRAIN and DEV as the tutorials convert them."""
     return converted(TRAIN, tokenizer), converted(DEV, tokenizer)
 
 
@@ -156,9 +154,7 @@ STREAMED = {"streaming": True, "max_steps": 8, "shuffle_buffer": 32}  # into the
 
 
 @pytest.mark.parametrize(
-    "flags",
-    [STREAMED, {"symmetric": "consistency", "class_weights": "balanced"}],
-    ids=str,
+    "flags", [STREAMED, {"symmetric": "consistency", "class_weights": "balanced"}], ids=str
 )
 def test_flags_of_data_and_loss_work_on_ids(tmp_path, make, ids, flags):
     make(folder="texts", **flags).train()

@@ -8,10 +8,7 @@ import paddle
 import pytest
 from own_layers import TINY, Bag, bag, paddlenlp_model, state, tutorial_model
 from paddle import nn
-from paddlenlp.transformers import (
-    BertForSequenceClassification,
-    ErnieForSequenceClassification,
-)
+from paddlenlp.transformers import BertForSequenceClassification, ErnieForSequenceClassification
 from run_files import events, killed_after
 from tiny_pair import DEV, TRAIN, VOCAB
 from tiny_pair import SETTINGS as TINY_RUN
@@ -45,7 +42,6 @@ def make(tmp_path, vocab_file):
 
 
 def same(first, second):
-    """The names of the arrays that are equal in both."""
     assert first.keys() >= second.keys()
     return {name for name in second if np.array_equal(first[name], second[name])}
 
@@ -194,14 +190,12 @@ def test_a_saved_layer_is_loaded_into_another(tmp_path, make, layer):
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    """The folder of a saved layer."""
-    folder = tmp_path_factory.mktemp("saved")
-    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in VOCAB), encoding="utf-8")
-    config = PairConfig(str(folder / "out"), **SETTINGS)
-    trainer = PairTrainer(tutorial_model(), config, TRAIN, DEV, vocab_file=folder / "vocab.txt")
-    trainer.save_model(folder / "saved")
-    return folder / "saved"
+def saved(module_path):
+    (module_path / "vocab.txt").write_text("".join(f"{token}\n" for token in VOCAB), encoding="utf-8")
+    config = PairConfig(str(module_path / "out"), **SETTINGS)
+    trainer = PairTrainer(tutorial_model(), config, TRAIN, DEV, vocab_file=module_path / "vocab.txt")
+    trainer.save_model(module_path / "saved")
+    return module_path / "saved"
 
 
 def test_weights_of_another_kind_are_refused(tmp_path, make):

@@ -29,7 +29,6 @@ from ernie_pair.weights.weight_files import read_weights
 
 
 def words_of(config):
-    """The flags of a command line that give ``config``."""
     usual = {item.name: item.default for item in fields(config)}
     given = {name: value for name, value in asdict(config).items() if value != usual[name]}
     return [f"--{name}={str(v).lower() if isinstance(v, bool) else v}" for name, v in given.items()]
@@ -37,7 +36,6 @@ def words_of(config):
 
 @pytest.fixture(scope="module", params=["regression", "ranking"])
 def run(request, tmp_path_factory):
-    """(target, folder) of a run that has been trained by command."""
     folder = tmp_path_factory.mktemp(request.param)
     _run(["train", *words_of(target_config(folder, request.param))])
     return request.param, folder
@@ -45,7 +43,6 @@ def run(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def scores(run):
-    """What the model of a run predicts of its dev pairs."""
     _, folder = run
     return column(folder / "out", folder / "dev.tsv", folder / "p.tsv")
 
@@ -59,7 +56,6 @@ def exported(run):
 
 
 def column(*places):
-    """The scores that a model predicts of a file of pairs."""
     return np.array(predicted(*places)["prediction"], float)
 
 

@@ -30,7 +30,6 @@ def config(tmp_path):
 
 
 def trained(folder, **changes):
-    """A run that has ended: its output folder and its flags."""
     config = train_config(folder, **{**FLAGS, **changes})
     train_pair(config)
     return SimpleNamespace(out=folder / "out", config=config)

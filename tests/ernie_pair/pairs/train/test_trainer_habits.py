@@ -26,8 +26,6 @@ def make(tmp_path, model):
 
 @pytest.fixture
 def losses(make):
-    """The losses of all steps of a new run, and what is logged beside them."""
-
     def run(*given, **named):
         trainer = make(*given, **named)
         trainer.train()
@@ -41,7 +39,6 @@ def subclass(**methods):
 
 
 def stop_at(step):
-    """A callback that stops the run after ``step``."""
     stop = type("Stop", (PairCallback,), {})
     stop.on_step_end = lambda self, args, state, control, **kwargs: setattr(
         control, "should_training_stop", state.global_step == step
@@ -50,7 +47,6 @@ def stop_at(step):
 
 
 def losses_of(trainer):
-    """The losses of all steps, and what is logged beside them."""
     lines = [entry for entry in trainer.state.log_history if "loss" in entry]
     return [line["loss"] for line in lines], [line.get("accuracy") for line in lines]
 
@@ -393,10 +389,7 @@ def test_evaluate_and_log_of_a_subclass_are_called(make):
     assert all(entry["eval_mine"] == entry["eval_accuracy"] / 2 for entry in evaluations)
 
 
-@pytest.mark.parametrize(
-    "strategy, steps",
-    [("steps", [0, 4, 8, 12]), ("epoch", [0, 6, 12]), ("no", [])],
-)
+@pytest.mark.parametrize("strategy, steps", [("steps", [0, 4, 8, 12]), ("epoch", [0, 6, 12]), ("no", [])])
 def test_evaluation_by_steps_epochs_or_never(make, strategy, steps):
     trainer = make(evaluation_strategy=strategy, max_steps=0, epochs=2, eval_freq=4)
     result = trainer.train()

@@ -28,11 +28,10 @@ ERNIE_3 = {"use_task_id": True, "task_type_vocab_size": 3, "type_vocab_size": 4,
 
 
 @pytest.fixture(scope="module")
-def theirs(tmp_path_factory):
+def theirs(module_path):
     """The recipe's checkpoints; "weights" holds the arrays they contain."""
-    folder = tmp_path_factory.mktemp("theirs")
-    model = write_model(folder / "model", **ERNIE_3)
-    return {"folder": folder, "weights": write_checkpoints(model, folder)}
+    model = write_model(module_path / "model", **ERNIE_3)
+    return {"module_path": module_path, "weights": write_checkpoints(model, module_path)}
 
 
 def run(weights, output, **changes):
@@ -50,7 +49,6 @@ def copied(theirs, layout, target):
 
 
 def rewrite(prefix, change):
-    """Apply ``change`` to the arrays of PREFIX.pdparams."""
     path = Path(f"{prefix}.pdparams")
     arrays = pickle.loads(path.read_bytes())
     changed = change(arrays)

@@ -44,7 +44,6 @@ def open_job(folder, **changes):
 
 @contextmanager
 def counted(job, found):
-    """Count in ``found`` what steps ask of Paddle."""
     records, prepare = job.program.records, job.program.executor._executor_cache.get_pir_program_and_executor
 
     def read(passes):

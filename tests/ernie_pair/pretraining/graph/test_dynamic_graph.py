@@ -16,15 +16,7 @@ from pretrain_runs import (
     cut_after,
     run,
 )
-from tiny_pretrain import (
-    CHARACTERS,
-    events,
-    flags,
-    has_bf16,
-    needs_kernels,
-    write_corpus,
-    write_model,
-)
+from tiny_pretrain import CHARACTERS, events, flags, has_bf16, needs_kernels, write_corpus, write_model
 
 from ernie_pair import MaskFiller
 from ernie_pair.core.cli.cli import parse_config
@@ -41,12 +33,11 @@ MERGED = {"global_batch_size": 8, "decay_steps": 6, "graph": "dynamic"}
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("dynamic")
-    model = write_model(folder / "model")
-    write_model(folder / "gram", model_type="ernie_gram")
-    write_corpus(folder / "data", model)
-    return folder
+def world(module_path):
+    model = write_model(module_path / "model")
+    write_model(module_path / "gram", model_type="ernie_gram")
+    write_corpus(module_path / "data", model)
+    return module_path
 
 
 def pretrain(world, output, model="model", **changes):

@@ -30,10 +30,9 @@ AGAIN = {"cut": RUNS["fused"], "other path": (FUSED, {}), "bf16 cut": (BF16, {})
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("fused")
-    write_corpus(folder / "data", write_model(folder / "model"))
-    return folder
+def world(module_path):
+    write_corpus(module_path / "data", write_model(module_path / "model"))
+    return module_path
 
 
 def run_all(world, runs):

@@ -16,10 +16,9 @@ EMBEDDING = "ernie.embeddings.word_embeddings.weight"
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("lamb")
-    write_corpus(folder / "data", write_model(folder / "model"))
-    return folder
+def world(module_path):
+    write_corpus(module_path / "data", write_model(module_path / "model"))
+    return module_path
 
 
 def lamb_of_numpy(start, gradients, rates, clip):

@@ -35,14 +35,17 @@ SIZES = {"ngrams.txt": "12 8", "other.txt": "10 10"}
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ngrams")
-    model = write_model(folder / "model", hidden_act="relu")
-    write_corpus(folder / "a", model)
+def world(module_path):
+    model = write_model(module_path / "model", hidden_act="relu")
+    write_corpus(module_path / "a", model)
     for name, sizes in SIZES.items():
-        paths = {"input_path": folder / "a", "vocab_file": model / "vocab.txt", "output_file": folder / name}
+        paths = {
+            "input_path": module_path / "a",
+            "vocab_file": model / "vocab.txt",
+            "output_file": module_path / name,
+        }
         build_ngrams(NgramsConfig(**{key: str(path) for key, path in paths.items()}, sizes=sizes))
-    return folder
+    return module_path
 
 
 def words_of(world, output, lexicon="ngrams.txt", model="model", **changes):
@@ -63,7 +66,6 @@ def start(world):
 
 @pytest.fixture(scope="module")
 def whole(world, start):
-    """Six steps from those weights, in the static graph."""
     told = pretrain(world, "whole", **OF_WHOLE)
     assert "20 n-grams" in told and "ignored" not in told and "start random" not in told
     return world / "whole"

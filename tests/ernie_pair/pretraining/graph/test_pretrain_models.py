@@ -16,19 +16,14 @@ from tiny_pretrain import VOCAB, events, flags, write_corpus, write_model
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.models.source import open_model
 from ernie_pair.pretraining.convert.warm_start import read_start
-from ernie_pair.pretraining.graph.vocab_padding import (
-    NEVER_LOGIT,
-    cut_vocabulary,
-    pad_vocabulary,
-    padded_size,
-)
+from ernie_pair.weights.parameter_names import NEVER_LOGIT, cut_vocabulary, pad_vocabulary, padded_size
 
 SCRIPT = ROOT / "scripts" / "run_pretrain_static.py"
 # The same command with vocabulary padding disabled.
 UNPADDED = f"""
 import runpy, sys
-from ernie_pair.pretraining.graph import vocab_padding
-vocab_padding.MULTIPLE = 1
+from ernie_pair.weights import parameter_names
+parameter_names.MULTIPLE = 1
 sys.argv[0] = {str(SCRIPT)!r}
 runpy.run_path(sys.argv[0], run_name="__main__")
 """

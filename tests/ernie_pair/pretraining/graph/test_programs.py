@@ -76,10 +76,9 @@ def test_start_weights_are_known():
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("late")
-    write_corpus(folder / "data", write_model(folder / "model"))
-    return json_of(Path(__file__).with_name("read_late.py"), folder, timeout=600)
+def seen(module_path):
+    write_corpus(module_path / "data", write_model(module_path / "model"))
+    return json_of(Path(__file__).with_name("read_late.py"), module_path, timeout=600)
 
 
 @pytest.mark.parametrize("way", ["plain", "merge", "skip", "no clipping", "recompute", "many passes"])

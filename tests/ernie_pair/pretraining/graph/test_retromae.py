@@ -23,13 +23,12 @@ MERGED = {**RETRO, "global_batch_size": 8, "decay_steps": 6}
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("retromae")
-    model = write_model(folder / "model", hidden_act="relu")
-    write_model(folder / "gram", model_type="ernie_gram")
-    write_model(folder / "bert", model_type="bert")
-    write_corpus(folder / "a", model)
-    return folder
+def world(module_path):
+    model = write_model(module_path / "model", hidden_act="relu")
+    write_model(module_path / "gram", model_type="ernie_gram")
+    write_model(module_path / "bert", model_type="bert")
+    write_corpus(module_path / "a", model)
+    return module_path
 
 
 def pretrain(world, output, model="model", **changes):
@@ -39,7 +38,6 @@ def pretrain(world, output, model="model", **changes):
 
 @pytest.fixture(scope="module")
 def whole(world):
-    """Six steps with dropout, in two passes each."""
     return pretrain(world, "whole", **MERGED)
 
 
