@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Iterator
 
-MODELS = (".paddlenlp", "models")  # what PaddleNLP has downloaded, by name
+# What PaddleNLP and huggingface_hub have downloaded, by name.
+MODELS = (".paddlenlp", "models"), (".cache", "huggingface")
 
 
 def give_home() -> None:
@@ -44,7 +45,8 @@ def _private_home(home: str) -> str:
     """Return the folder in place of ``home``, whose models are seen in it."""
     folder = tempfile.mkdtemp(prefix="ernie-pair-home-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    if os.path.isdir(os.path.join(home, *MODELS)):
-        os.mkdir(os.path.join(folder, MODELS[0]))
-        os.symlink(os.path.join(os.path.abspath(home), *MODELS), os.path.join(folder, *MODELS))
+    for place in MODELS:
+        if os.path.isdir(os.path.join(home, *place)):
+            os.mkdir(os.path.join(folder, place[0]))
+            os.symlink(os.path.join(os.path.abspath(home), *place), os.path.join(folder, *place))
     return folder

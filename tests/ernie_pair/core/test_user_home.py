@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ernie_pair.core.user_home import give_home, home_given
+from ernie_pair.core.user_home import MODELS, give_home, home_given
 
 # Of every kind: a permission would not bind root, for whom tests run as well.
 HOMES = ["/proc/nonexistent", "/proc", "/dev/null", "~"]
@@ -39,11 +39,13 @@ def test_models_are_found_in_a_home_that_cannot_be_written(monkeypatch, tmp_path
     def refuse(**where):
         raise PermissionError(13, "Permission denied")
 
-    (tmp_path / ".paddlenlp" / "models" / "ernie").mkdir(parents=True)
+    downloaded = [Path(*place, "ernie") for place in MODELS]
+    for path in downloaded:
+        (tmp_path / path).mkdir(parents=True)
     monkeypatch.setenv("HOME", str(tmp_path))
     private = tmp_path / "private"
     private.mkdir()
     places = iter([refuse, lambda **named: str(private)])
     monkeypatch.setattr(tempfile, "mkdtemp", lambda **named: next(places)(**named))
     with home_given():
-        assert (Path.home() / ".paddlenlp" / "models" / "ernie").is_dir() and Path.home() == private
+        assert all((private / path).is_dir() for path in downloaded) and Path.home() == private
