@@ -62,7 +62,7 @@ from ernie_pair.models.model_card import (
     metrics_in,
     write_card,
 )
-from ernie_pair.models.model_folder import resolve_model_folder
+from ernie_pair.models.model_folder import with_model_folder
 from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.models.networks.custom_model import CustomModel
 from ernie_pair.models.spec import CONFIG, find_config, read_config
@@ -153,7 +153,7 @@ def export_pair(config: ExportConfig, model: Optional[CustomModel] = None) -> No
     afterwards; None: it is loaded from there. Raises InputError for what cannot be exported or would be lost,
     CheckpointError if a format answers differently from the model; then nothing is written.
     """
-    config = replace(config, model_path=str(resolve_model_folder(Path(config.model_path))))
+    config = with_model_folder(config)
     models = {"model_path": [Path(config.model_path)]}
     if publish_export(config, "export", models, lambda: _source_of(config, model)):
         logger.info("exported %s to %s", config.model_path, config.output_dir)

@@ -33,7 +33,7 @@ from ernie_pair.inference.predictor import PairPredictor, PairScorer
 from ernie_pair.inference.scores import check_threshold
 from ernie_pair.models.labels import CLASSIFICATION, RANKING
 from ernie_pair.models.model_card import describe_worth
-from ernie_pair.models.model_folder import resolve_model_folder
+from ernie_pair.models.model_folder import with_model_folder
 from ernie_pair.models.temperature import CALIBRATION, Calibration, read_calibration, write_calibration
 from ernie_pair.pairs.audit.new_pairs import write_new_pairs
 from ernie_pair.pairs.config.ask_config import EvaluateConfig
@@ -57,7 +57,7 @@ def evaluate_pair(config: EvaluateConfig) -> Dict[str, Any]:
     vectors ``metrics`` and those of each length in ``dims``. On other processes than the first they are
     {}. The numbers are the same for any number of processes, to the last digit. Raises InputError.
     """
-    config = replace(config, model_path=str(resolve_model_folder(Path(config.model_path))))
+    config = with_model_folder(config)
     saves, folder = config.save_temperature or config.save_threshold, Path(config.model_path)
     for name, kind in {EXPORT_MANIFEST: "an exported model", MANIFEST: "a checkpoint"}.items():
         if saves and (folder / name).is_file():

@@ -37,7 +37,7 @@ from ernie_pair.inference.predictor import PairPredictor, PairScorer
 from ernie_pair.inference.ray_flags import RayModel
 from ernie_pair.inference.scores import Prediction, are_names, predict_from
 from ernie_pair.models.labels import Labels
-from ernie_pair.models.model_folder import resolve_model_folder
+from ernie_pair.models.model_folder import with_model_folder
 from ernie_pair.models.temperature import Calibration, score_pairs
 from ernie_pair.pairs.config.ask_config import PredictConfig
 from ernie_pair.pairs.config.pair_config import refuse_class_flags
@@ -63,7 +63,7 @@ class AnswerTable(NamedTuple):
 @with_standard_streams
 def predict_pair(config: PredictConfig) -> None:
     """Write the prediction of every input row, in their order, as a table. Raises an ErniePairError."""
-    config = replace(config, model_path=str(resolve_model_folder(Path(config.model_path))))
+    config = with_model_folder(config)
     results = results_of("predict", config)
     if results.are_done():
         return
@@ -88,7 +88,7 @@ def predict_pair(config: PredictConfig) -> None:
 @with_standard_streams
 def predicted_rows(config: PredictConfig) -> List[Dict[str, Any]]:
     """Return the rows that `predict_pair` would write, and write nothing. Raises an ErniePairError."""
-    config = replace(config, model_path=str(resolve_model_folder(Path(config.model_path))))
+    config = with_model_folder(config)
     scorer, _, table = _predict(config, None)
     found = [dict(zip(table.names, row)) for row in table.rows]
     scorer.wait()

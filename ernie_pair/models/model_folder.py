@@ -3,8 +3,9 @@
 import logging
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import List, Sequence, Union
+from typing import Any, List, Sequence, Union
 
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint
 from ernie_pair.checkpoint.run_folder import CHECKPOINTS, LAST, find_best
@@ -48,6 +49,18 @@ def resolve_model_folder(given: Path) -> Path:
     if steps:
         raise CheckpointError(f"no usable checkpoint in {given}; give another model")
     return given / LAST
+
+
+def with_model_folder(config: Any, hint: str = "") -> Any:
+    """Return options whose ``model_path`` is the folder that it stands for, as `resolve_model_folder` says.
+
+    ``hint``: what to give; with it InputError is raised for a path that is no folder.
+    """
+    given = config.model_path
+    if hint and not os.path.isdir(given):
+        raise no_model_folder("model_path", given, hint)
+    folder = str(resolve_model_folder(Path(given)))
+    return config if folder == given else replace(config, model_path=folder)
 
 
 def kind_of_folder(given: str) -> str:

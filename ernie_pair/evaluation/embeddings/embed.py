@@ -36,7 +36,7 @@ from ernie_pair.inference.vector_files import (
 )
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.embedding_json import SIMILARITIES
-from ernie_pair.models.model_folder import list_model_files, no_model_folder, resolve_model_folder
+from ernie_pair.models.model_folder import list_model_files, with_model_folder
 from ernie_pair.pairs.data.pair_source import check_unchanged, file_stamp
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
@@ -100,9 +100,9 @@ def vectors_of_file(config: EmbedConfig) -> np.ndarray:
 
 def _with_folder(config: EmbedConfig) -> EmbedConfig:
     """Return the flags with the folder of the model itself. Raises InputError if there is none."""
-    if not Path(config.model_path).is_dir():
-        raise no_model_folder("model_path", config.model_path, "give that of an embedding model")
-    return replace(config, model_path=str(resolve_model_folder(Path(config.model_path)).absolute()))
+    config = with_model_folder(config, "give that of an embedding model")
+    there = Path(config.model_path)
+    return config if there.is_absolute() else replace(config, model_path=str(there.absolute()))
 
 
 def _count_texts(config: EmbedConfig) -> Tuple[int, str, Tuple[int, int]]:
@@ -170,7 +170,7 @@ def _about(config: EmbedConfig, embedder: TextEmbedder, writer: VectorWriter, sh
         "count": writer.count,
         "dim": writer.dim,
         "dtype": writer.dtype,
-        "model": Path(config.model_path).name,
+        "model": Path(original_value(config.model_path)).name,
         "max_seq_len": embedder.max_seq_len,
         "computed_by": embedder.backend,
         "texts": texts,

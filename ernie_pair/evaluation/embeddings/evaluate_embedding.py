@@ -20,7 +20,7 @@ from ernie_pair.evaluation.scorer import results_of
 from ernie_pair.inference.embedder import TextEmbedder, describe_cut, unit_rows
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.labels import Labels, parse_label_range
-from ernie_pair.models.model_folder import resolve_model_folder
+from ernie_pair.models.model_folder import with_model_folder
 from ernie_pair.pairs.data.pair_source import PairSource, labels_for
 from ernie_pair.pairs.data.rejected import log_rejected, rejected_beside
 from ernie_pair.runtime.processes.console import start_console
@@ -36,7 +36,7 @@ def evaluate_embedding(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
     """Print the metrics of `measure_retrieval`, keep them if asked, return them. Raises an ErniePairError."""
     start_console(World())
     if Path(config.model_path).is_dir():
-        config = replace(config, model_path=str(resolve_model_folder(Path(config.model_path))))
+        config = with_model_folder(config)
     results = results_of("evaluate embedding", config) if config.output_file else None
     if results is not None and results.are_done():
         found = json.loads(Path(config.output_file).read_text(encoding="utf-8"))

@@ -28,7 +28,7 @@ from ernie_pair.inference.token_rows import Batch, encode_single_texts, evaluati
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.embedding_json import EMBEDDING, EXPORTED, EmbeddingSettings, read_embedding
 from ernie_pair.models.model_card import ModelCard, data_in, measured_in, write_card
-from ernie_pair.models.model_folder import list_model_files, no_model_folder, resolve_model_folder
+from ernie_pair.models.model_folder import list_model_files, with_model_folder
 from ernie_pair.models.networks.text_encoder import TextEncoder, load_text_encoder
 from ernie_pair.models.source import WRITE_FAMILY, ModelSource, open_model
 from ernie_pair.models.spec import CONFIG
@@ -56,9 +56,7 @@ def export_embedding(config: ExportEmbeddingConfig) -> None:
     """
     start_console(World())
     quiet_libraries()
-    if not Path(config.model_path).is_dir():
-        raise no_model_folder("model_path", config.model_path, "give that of an embedding model")
-    config = replace(config, model_path=str(resolve_model_folder(Path(config.model_path))))
+    config = with_model_folder(config, "give that of an embedding model")
     output_dir = Path(os.path.realpath(config.output_dir))
     check_replaceable(
         output_dir, (*EXPORTED, EMBEDDING, README, CONFIG_YAML) if (output_dir / EMBEDDING).is_file() else ()
