@@ -64,7 +64,7 @@ def test_help_command_prints_the_same_as_the_help_flag(capsys):
     both = capsys.readouterr().out
     assert both[: len(both) // 2] == both[len(both) // 2 :] and "usage: ernie-pair train --" in both
     assert run("help", "convert", "--to", "hf") == 0
-    assert "usage: ernie-pair convert --to hf --model_path PATH" in capsys.readouterr().out
+    assert "usage: ernie-pair convert --to hf --model_path MODEL" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
