@@ -29,7 +29,7 @@ INLINE = re.compile(r"`([^`\n]+)`")
 # Flags of launchers, benchmark scripts and other programs, and options that are not a single flag.
 FLAGS_OF_OTHERS = set(
     "config help version gpus nproc_per_node nnodes master log_dir processes peer_python language logdir "
-    "rounds cases pair_file vocab_file work data results log_level lr".split()
+    "rounds cases pair_file vocab_file work data results log_level lr model local_dir".split()
 )
 
 

@@ -31,7 +31,7 @@ ERNIE_3 = {"use_task_id": True, "task_type_vocab_size": 3, "type_vocab_size": 4,
 def theirs(module_path):
     """The recipe's checkpoints; "weights" holds the arrays they contain."""
     model = write_model(module_path / "model", **ERNIE_3)
-    return {"module_path": module_path, "weights": write_checkpoints(model, module_path)}
+    return {"folder": module_path, "weights": write_checkpoints(model, module_path)}
 
 
 def run(weights, output, **changes):
