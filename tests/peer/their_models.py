@@ -126,6 +126,5 @@ def shapes_of(model):
 
 
 def write_names(path: Path) -> None:
-    """The names and shapes that tests without torch compare with."""
     names = {family: shapes_of(their_model(family)) for family in FAMILIES}
     path.write_text(json.dumps(names, indent=1) + "\n")

@@ -39,7 +39,6 @@ def flags(tmp_path_factory):
 
 
 def train(flags, folder, changes=None, compute_metrics=None, callbacks=()):
-    """What a notebook's function does: a trainer in each process."""
     os.environ["OMP_NUM_THREADS"] = "1"
     names = ("model_name_or_path", "train_file", "dev_file")
     settings = {name: value for name, value in flags.items() if name not in names}

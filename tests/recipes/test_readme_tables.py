@@ -139,7 +139,6 @@ def trained_weights(config):
 
 
 def with_flags(config, flags):
-    """``config`` as the command line parses it from its own flags and ``flags``."""
     words = flags.split()
     values = {**asdict(config), **{flag[2:]: value for flag, value in zip(words[::2], words[1::2])}}
     given = {name: value for name, value in values.items() if value not in (None, "")}

@@ -27,7 +27,6 @@ def write_bert(folder, settings=None, config=None):
 
 
 def write_unigram(folder):
-    """A tokenizer.json of the kind of XLM-RoBERTa."""
     pieces = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>")]
     pieces += [("▁a", -1.0), ("▁b", -1.0), ("▁", -2.0)]
     made = Tokenizer(models.Unigram(pieces, unk_id=3))

@@ -37,7 +37,6 @@ BAD_PATTERNS = [
 
 
 def made():
-    """A tokenizer of word pieces, as the library writes it."""
     found = Tokenizer(models.WordPiece(VOCAB, unk_token="[UNK]"))
     found.normalizer = normalizers.BertNormalizer()
     found.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

@@ -109,7 +109,6 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def copied(finished, tmp_path):
-    """The same comparison in a folder of this test, with flags of its own."""
     shutil.copytree(finished[0].output_dir, tmp_path / "out")
     shutil.copy(finished[0].train_config, tmp_path / "train.yaml")
     return replace(finished[0], output_dir=str(tmp_path / "out"), train_config=str(tmp_path / "train.yaml"))
@@ -410,7 +409,6 @@ def test_one_seed_has_no_deviation():
 
 @pytest.fixture(scope="module")
 def domain(tmp_path_factory):
-    """A corpus, and a model of its vocabulary with random weights."""
     folder = tmp_path_factory.mktemp("domain")
     model = write_weights(tiny_pretrain.write_model(folder / "model"))
     tiny_pretrain.write_corpus(folder, model)

@@ -94,8 +94,6 @@ def same(found):
 
 
 def inside(change):
-    """Return what changes faiss's index itself."""
-
     def craft(folder):
         index = faiss.read_index(str(folder / "index.faiss"))
         change(index)

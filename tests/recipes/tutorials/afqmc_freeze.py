@@ -162,7 +162,6 @@ def with_parts(folder, batch_size):
 
 
 def with_trainer(folder, batch_size):
-    """The whole run; the trainer keeps the best model."""
     trainer = new_trainer(folder, "trainer", batch_size)
     trainer.train()
     return {

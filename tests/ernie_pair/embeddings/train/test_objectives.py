@@ -164,7 +164,6 @@ def test_scores_of_0_and_1_alone_still_have_matches(folder, tmp_path):
 
 
 def several(folder):
-    """The flags of a run of three sets, of which one has a teacher."""
     flags = {**flags_of(folder, "pairs,angle,margin_mse"), "sampling_weights": "2,1,1", "max_steps": 16}
     return {**flags, "eval_freq": 1000, "checkpoint_steps": 5}
 

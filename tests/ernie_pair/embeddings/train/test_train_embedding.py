@@ -34,7 +34,6 @@ def folder(tmp_path_factory):
 
 
 def trainer_of(folder, output, *datasets, callbacks=(), negatives=None, **changes):
-    """A trainer on the files of ``folder``, unless a test gives other datasets."""
     flags = {"model_type": "ernie", "from_scratch": True, "batch_size": 16, "learning_rate": 5e-3}
     flags.update(device="cpu", max_seq_len=16, **changes)
     datasets = datasets or (str(folder / "train.tsv"), str(folder / "dev.tsv"))

@@ -41,7 +41,6 @@ def by_texts(tmp_path_factory, model):
 
 
 def convert(example, tokenizer):
-    """The convert function of PaddleNLP's tutorials."""
     row = tokenizer(text=example["query"], text_pair=example["title"], max_seq_len=12)
     return row["input_ids"], row["token_type_ids"], np.array([example["label"]], dtype="int64")
 

@@ -132,7 +132,6 @@ def test_files_can_be_predicted_and_evaluated(files, make):
 
 
 def agreement(prediction):
-    """A compute_metrics function as for the Trainer of Transformers."""
     logits, labels = prediction
     assert prediction.predictions is logits and prediction.label_ids is labels
     return {"agreement": np.mean(logits.argmax(axis=1) == labels), "mcc": 7}

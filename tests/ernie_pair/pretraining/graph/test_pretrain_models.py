@@ -139,7 +139,6 @@ class Parameter(NamedTuple):
 
 @pytest.fixture(scope="module")
 def parameters(world):
-    """The parameters of the program, including the rows added by padding."""
     from ernie_pair.pretraining.graph.model import build_ernie, ernie_config
 
     spec = open_model(str(world / "given"), model_type="ernie", from_scratch=True).spec
@@ -186,7 +185,6 @@ def test_a_damaged_checkpoint_is_skipped_or_refused(world, said, parameters, tmp
 
 @pytest.fixture(scope="module")
 def recipe(world):
-    """The recipe's checkpoints, and the arrays they contain."""
     return world / "recipe", write_checkpoints(world / "given", world / "recipe")
 
 
