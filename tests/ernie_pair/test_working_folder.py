@@ -120,6 +120,6 @@ def test_python_is_started_in_one_way():
         os.path.relpath(RUN_MODULE, ROOT): {"sys.executable"},
         "ernie_pair/core/process_pool.py": {"spawn"},
         "ernie_pair/checks/doctor.py": {"sys.executable"},  # shown
-        "ernie_pair/models/model_folder.py": {"sys.executable"},  # programs beside it
+        "ernie_pair/core/files/hub.py": {"sys.executable"},  # programs beside it
         "ernie_pair/launch/launch.py": {"sys.executable"},  # of a person's script, and of the words above
     }
