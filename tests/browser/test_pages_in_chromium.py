@@ -79,7 +79,7 @@ def pages(folder, runs):
     evaluation = {**evaluate_classes(answers, config_of()), "shared_characters": {"accuracy": 0.7}}
     evaluation["shared_characters"]["thresholds_of"] = "the best of these pairs"
     evaluation["verdict"] = VERDICT
-    origins = {answers.pairs.where(1): "all.csv:77"}
+    origins = {answers.pairs.where(0): "all.csv:77"}
     write_report(report, evaluation, answers, 50, made=made, origins=origins)
     PLAN.evaluation = evaluation
     step = {"title": "train", "decided": "3 epochs", "commands": [LINE], "time": "0:00:05"}
