@@ -66,7 +66,6 @@ READ = [
     named("blanks.tsv", tabbed([(a, b, f" {y} ") for a, b, y in FLAT]) + "\r\n \r\n\t\t\r\n\x1a", FLAT),
     named("book.xlsx", book([*NUMBERED, [None] * 4])),
     named("booleans.xlsx", book([["句子一", "句子二", "结果"], *([*row[:2], bool(row[2])] for row in ROWS)])),
-    named("title.xlsx", book([["相似问句标注表（内部）"], [], NAMES, *ROWS])),
     named("narrow.xlsx", changed(book([NAMES, *ROWS]), "xl/worksheets/sheet1.xml",
                                  lambda xml: xml.replace(b"A1:C5", b"A1:A2"))),
     named("table.parquet", frame(("premise", "hypothesis", "label")).to_parquet()),
@@ -228,7 +227,7 @@ def test_a_number_of_a_sheet_is_the_text_that_it_shows(tmp_path):
         assert told in caught.value.message
 
 
-def test_how_a_file_is_read_is_said_in_one_line(tmp_path, caplog, capsys, monkeypatch):
+def test_how_a_file_is_read_is_said_in_one_line(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(errors.sys, "argv", ["/bin/ernie-pair", "train", "--train_file=x", "--label", "old"])
     caplog.set_level(logging.INFO)
     path = put(tmp_path / "numbered.csv", DataFrame(NUMBERED[1:], columns=NUMBERED[0]).to_csv(index=False))
@@ -242,17 +241,6 @@ def test_how_a_file_is_read_is_said_in_one_line(tmp_path, caplog, capsys, monkey
     again = "ernie-pair train --train_file=x --label old --text_a '客户问法' --text_b '知识库问法'"
     assert said + again in caplog.text
     assert len(source_of(bare, text_a="客户问法", text_b="知识库问法").read()) == 4
-    read(put(tmp_path / "title.xlsx", book([["相似问句标注表（内部）"], [], NAMES, *ROWS])))
-
-    def add(made):
-        sheet = made.create_sheet("数据")
-        for row in [NAMES, *ROWS]:
-            sheet.append(list(row))
-
-    assert read(put(tmp_path / "notes.xlsx", book([["标注规则"], ["相同记 1"]], "说明", add))) == ROWS
-    told = capsys.readouterr().err
-    assert "title.xlsx: reads sheet 标注, from row 3 on" in told
-    assert "notes.xlsx: reads sheet 数据; not read: 说明" in told
 
 
 @pytest.mark.parametrize(
