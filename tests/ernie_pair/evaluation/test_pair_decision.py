@@ -19,6 +19,7 @@ from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.deployment.export_pair import ExportConfig, export_pair
+from ernie_pair.inference.exported_model import read_exported
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.inference.scores import are_names, probabilities
 from ernie_pair.models.temperature import (
@@ -442,6 +443,8 @@ def test_what_is_measured_is_what_is_predicted(folder, capsys):
     assert metrics["thresholds"]["likelier"]["accuracy"] != accuracy
     assert f"({metrics['threshold_of']})".replace("'", "&#39;") in (folder / "report/report.html").read_text()
     assert saved.measured["metrics"]["accuracy"][0] == accuracy
+    verdict = metrics["verdict"]
+    assert f": accuracy {accuracy:.4f} " in verdict and saved.measured["verdict"] == verdict
 
     exported = ship(folder / "best", folder / "ship")
     again = asked.evaluated(exported, folder / "test.tsv")
@@ -449,6 +452,8 @@ def test_what_is_measured_is_what_is_predicted(folder, capsys):
     card = (exported / "README.md").read_text(encoding="utf-8")
     assert f"| accuracy | {accuracy:.4f} |" in card and f"by the threshold {saved.threshold:.4f}" in card
     assert f"- temperature: {saved.temperature:.4g}" in card
+    assert read_exported(exported).verdict == verdict and "- verdict: " in card
+    assert read_exported(ship(folder / "best", folder / "other", threshold=0.3)).verdict == ""  # not measured
     for use, name in (("temperature", "dev.tsv"), ("threshold", "dev.tsv"), ("test", "test.tsv")):
         assert f"| {use} | {folder}/{name} | 400 | {sha256_of_file(folder / name)} |" in card
 

@@ -175,6 +175,11 @@ def asked(trained, name="dev.tsv", **flags):
 
 
 def test_report_json_equals_the_metrics_file(trained, tmp_path):
+    turned = ((a, b, 1 - label, f"a.csv:{n}") for n, (a, b, label) in enumerate(toy_rows(61, 1)))
+    write_rows(trained[1] / "split.tsv", [("text_a", "text_b", "label", "origin"), *turned])
+    asked(trained, "split.tsv", report=str(tmp_path / "split"))  # its errors name the rows of the first file
+    errors = (tmp_path / "split" / "errors.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    assert errors and all(row.split("\t")[-1] == f"a.csv:{int(row.split()[0]) - 2}" for row in errors)
     metrics = asked(trained, output=tmp_path / "metrics.json", report=str(tmp_path / "report"))
     assert json.loads((tmp_path / "report" / "report.json").read_text()) == metrics
     assert sorted(path.name for path in (tmp_path / "report").iterdir()) == sorted(FILES)

@@ -164,8 +164,9 @@ def test_an_unrelated_file_is_not_overwritten(runs, tmp_path):
     assert b"Runs" in plotted(runs, tmp_path / "runs.html", overwrite=True)
 
 
-def go_on(folder, step):
+def go_on(folder, step, **counts):
     event = {"split": "valid", "step": step, "loss": 0.125, "accuracy": 0.975, "consumed_samples": 8 * step}
+    event.update(counts)
     with open(folder / "metrics.jsonl", "a", encoding="utf-8") as file:
         file.write(json.dumps(event) + "\n")
 
@@ -278,19 +279,16 @@ def test_all_runs_and_splits_share_the_same_charts(board_runs, tmp_path):
 def test_new_events_of_a_running_run_are_picked_up(board_runs, tmp_path):
     records = BoardRecords(tmp_path / "board", open_runs([str(board_runs[0])]))
     assert not records.follow()
-    event = {"split": "valid", "step": 45, "loss": 0.25, "consumed_samples": 360}
-    with open(board_runs[0] / "metrics.jsonl", "a", encoding="utf-8") as file:
-        file.write(json.dumps(event) + "\n")
+    go_on(board_runs[0], 45)
     assert records.follow() and not records.follow()
     records.close()
     found = points(tmp_path / "board" / "a" / "valid", "metrics/loss")
-    assert len(found) == 10 and found[-1] == (45, 0.25)
+    assert len(found) == 10 and found[-1] == (45, 0.125)
 
 
 def test_each_evaluation_has_one_pr_curve_and_its_histograms(board_runs, tmp_path):
     records = BoardRecords(tmp_path / "board", open_runs([str(board_runs[0])]))
-    with open(board_runs[0] / "metrics.jsonl", "a", encoding="utf-8") as file:
-        file.write(json.dumps({"split": "valid", "step": 45, "loss": 0.25, **counts_of(1.0)}) + "\n")
+    go_on(board_runs[0], 45, **counts_of(1.0))
     assert records.follow()
     records.close()
     reader, steps = read(tmp_path / "board" / "a" / "valid"), list(range(0, 50, 5))
