@@ -67,6 +67,7 @@ if TYPE_CHECKING:  # imported when a name is asked for, since most of it loads P
     from ernie_pair.pretraining.mlm.fill_mask import MaskFiller
     from ernie_pair.pretraining.pretrain import PretrainResult
     from ernie_pair.retrieval.build_index import IndexConfig
+    from ernie_pair.retrieval.evaluate_search import EvaluateSearchConfig
     from ernie_pair.retrieval.search_texts import SearchConfig
     from ernie_pair.retrieval.searcher import Hit, PairSearcher
     from ernie_pair.runtime.device import set_seed
@@ -103,7 +104,8 @@ __all__ = [
     "AuditConfig", "AuditPairsConfig", "CheckpointError", "Conversion", "ConvertConfig",
     "CrossValidateConfig", "DistillConfig", "EmbedConfig", "EmbeddingConfig", "EmbeddingTrainer",
     "ErniePairError", "EvalPrediction", "EvaluateConfig", "EvaluateEmbeddingConfig",
-    "EvaluateMlmConfig", "ExportConfig", "ExportEmbeddingConfig", "Hit", "IndexConfig", "InputError",
+    "EvaluateMlmConfig", "EvaluateSearchConfig", "ExportConfig", "ExportEmbeddingConfig", "Hit",
+    "IndexConfig", "InputError",
     "LostProcessError", "MachineError", "MaskFiller", "MtebEncoder", "NewModelConfig", "NumbersError",
     "PairCallback", "PairClassifier", "PairConfig", "PairPredictor", "PairSearcher", "PairTokenizer",
     "PairTrainer", "PipelineConfig", "PredictConfig", "Prediction", "PrepareConfig", "PretrainConfig",

@@ -37,7 +37,7 @@ BELOW = {
         "data_tools/samples",
         "ernie_pair/pairs/data",
         "ernie_pair/pretraining/config",
-        "ernie_pair/evaluation",
+        "ernie_pair/retrieval",
     ),
     "ernie_pair/models/networks": ("ernie_pair/inference",),
     "ernie_pair/embeddings": ("ernie_pair/models/networks", "ernie_pair/pairs/data"),

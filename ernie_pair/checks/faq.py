@@ -49,7 +49,7 @@ NAMES = {  # as `plain_name` gives them
         "question", "问题", "问句", "问", "q", "query", "faq",
     ),
 }  # fmt: skip
-COLUMNS_HELP = "columns of --faq_file, for example question=问法,answer=答案,standard=标准问; empty: by names"
+COLUMNS_HELP = "columns of --faq_file, such as answer=说明,standard=标准问,question=ask; empty: by names"
 MIN_ENTRIES = 20
 MOST_HELD_OUT = 2000
 MIN_TO_CHOOSE = 20  # held-out questions, without which none chooses

@@ -431,14 +431,14 @@ class Plan:
         """Return the last lines: what was made, what it is worth and how it is served."""
         exported = shlex.quote(str(self.folder / "exported"))
         example = json.dumps({"pairs": [self.inputs.example]}, ensure_ascii=False)
-        lines = {"model": exported, "report": self.folder / REPORT}
-        lines.update({"serve": f"ernie-pair serve --model_path {exported}"})
-        path = "predict"
+        lines = {"model": exported} if self.config.train_file else {}
+        serve, path = f"ernie-pair serve --model_path {exported}", "predict"
+        lines["report"] = str(self.folder / REPORT)
         if self.search:
-            lines.update(index=self.folder / INDEX, serve=shlex.join(self.search.serve_words))
+            lines["index"], serve = str(self.folder / INDEX), shlex.join(self.search.serve_words)
             example = json.dumps({"query": self.inputs.example[0]}, ensure_ascii=False)
             path = "search"
-            lines.pop("model" if not self.config.train_file else "")
+        lines["serve"] = serve
         lines["ask"] = f"curl -s localhost:8000/{path} -d {shlex.quote(example)}"
         return [f"{name:<10}{line}" for name, line in {**lines, "result": self.verdict}.items()]
 

@@ -31,7 +31,7 @@ def test_both_readmes_show_what_the_quickstart_prints():
     assert set(pages_with(QUICKSTART)) >= set(PAGES)
 
 
-def test_both_classifiers_beat_shared_characters_with_each_of_three_seeds(published):
+def test_both_classifiers_beat_shared_characters_with_each_seed(published):
     assert len({run["seed"] for run in published}) == 3
     for run in published:
         for start in ("pretrained", "from scratch"):

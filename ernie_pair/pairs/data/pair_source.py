@@ -493,8 +493,14 @@ def check_columns(sources: Sequence[Any]) -> None:
     Files may call their columns differently where their names tell the texts, and not otherwise.
     """
     given = [source for source in sources if isinstance(source, PairSource) and source.is_file]
-    files = [part for source in given for part in source.parts]
-    errors = _unclear(files)
+    files: list[PairSource] = []
+    errors: list[InputError] = []
+    for source in given:
+        try:
+            files += source.parts
+        except InputError as error:  # that are not there
+            errors.append(error)
+    errors = _unclear(files) + errors
     if not errors:
         errors = [fault for source in given for fault in _unlike(source.parts)]
     is_named = any(any(source.columns.by_role.values()) for source in files)

@@ -74,7 +74,7 @@ def test_what_is_wrong_is_said_at_once(tmp_path, fault):
         assert len(read_faq(path, skips=True).entries) == MIN_ENTRIES
 
 
-def test_different_answers_of_one_question_are_both_kept_and_said(tmp_path, capsys):
+def test_two_answers_of_one_question_are_both_kept_and_said(tmp_path, capsys):
     path = faq_of(tmp_path, "问题,答案\n怎么开户,甲\n怎么开户,乙\n", "问题{n},答案{n}\n")
     faq = read_faq(path)
     assert [entry.answer for entry in faq.entries if entry.question == "怎么开户"] == ["甲", "乙"]
@@ -109,7 +109,7 @@ STAGE["intervals"] = {name: [0.4, 0.95] for name in ("hit@1", "hit@10", "mrr")}
         ({BM25: {}, "bm25, reranked": {"mrr": 0.7, "gain": [0.1, 0.02, 0.2]}}, "bm25, reranked"),
     ],
 )
-def test_the_way_that_serves_is_chosen_on_questions_that_measure_nothing(tmp_path, stages, served):
+def test_what_serves_is_chosen_on_questions_of_its_own(tmp_path, stages, served):
     faq = read_faq(faq_of(tmp_path, *SHAPES["variants of one answer"][:2], count=200))
     config = PipelineConfig(output_dir=str(tmp_path / "out"), faq_file="faq.csv")
     search = SearchSteps(config, faq, None, "out/exported", 64)

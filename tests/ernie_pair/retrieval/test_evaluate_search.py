@@ -31,7 +31,7 @@ def questions(tmp_path, rows):
     return str(path)
 
 
-def test_the_measures_are_those_of_their_definitions_and_of_scikit_learn():
+def test_the_measures_are_those_of_scikit_learn():
     rng = np.random.default_rng(0)
     for _ in range(40):
         names = rng.permutation(30).tolist()

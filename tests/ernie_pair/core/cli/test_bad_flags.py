@@ -16,6 +16,7 @@ from data_tools.build_vocab import VocabConfig
 from data_tools.create_pretraining_data import CreateConfig
 from data_tools.make_sample import SampleConfig
 from data_tools.trans_to_json import TransConfig
+from ernie_pair.checks.pipeline_inputs import PipelineConfig
 from ernie_pair.core.cli.cli import parse_config
 from ernie_pair.core.errors import InputError
 from ernie_pair.pairs.config.ask_config import PredictConfig
@@ -29,6 +30,7 @@ def needed(config_class):
     words += ["--input_path", "x"] if config_class is VocabConfig else []
     words += ["--embedding_model", "x"] if config_class is IndexConfig else []
     words += ["--model_path", "x"] if config_class is ServeConfig else []
+    words += ["--train_file", "x"] if config_class is PipelineConfig else []
     for item in fields(config_class):
         if item.default is MISSING:
             word = __file__ if item.name == "train_config" else "x"  # a file that must exist
