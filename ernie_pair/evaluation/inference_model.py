@@ -68,7 +68,7 @@ class TrainedScorer(PairScorer):
     @property
     def identity(self) -> Tuple[str, str]:
         """Return a hash of all files of the model but those that only tell of it, and its kernels."""
-        files = "".join(map(sha256_of_file, list_content(self.where)))
+        files = "".join(map(sha256_of_file, list_content(str(self.where))))
         return hashlib.sha256(files.encode()).hexdigest(), self.kernels.name
 
     @cached_property
