@@ -20,7 +20,7 @@ OURS = "ernie-pair"
 TESTED_SET, PYTHONS = "constraints.txt", ("3.10", "3.11", "3.12", "3.13")
 # Imported to run an exported model, and to serve it; words.py and lac.py say how to install theirs, and who
 # evaluates with mteb has it.
-OF_THE_BASE = {"numpy", "packaging", "tokenizers", "tqdm", "yaml"}
+OF_THE_BASE = {"huggingface_hub", "numpy", "packaging", "tokenizers", "tqdm", "yaml"}
 OF_PREDICTING = {"fastapi", "google", "jinja2", "prometheus_client", "pydantic", "starlette", "uvicorn"}
 SAID_ELSEWHERE = {"LAC", "mteb"}
 

@@ -352,7 +352,7 @@ def _payload_of(row: Any, layout: _Layout) -> Dict[str, str]:
         name: row.get(key) if isinstance(row, dict) else row[key] for name, key in layout.payload.items()
     }
     for name, cell in cells.items():
-        if isinstance(cell, (list, dict)) or not is_utf8([str(cell)]):
+        if isinstance(cell, (list, dict)) or not is_utf8([str(cell)]) or cell in SHEET_ERRORS:
             raise ValueError(f'{shown(cell)} for "{name}", not a text')
     return {name: text_of(cell) for name, cell in cells.items() if text_of(cell)}
 
@@ -452,7 +452,7 @@ def _find_columns(
         place = _text_place(path, names, rows, columns, id_place)
     called = names if has_header else [f"column {name}" for name in names]
     said = []
-    if has_header is None:
+    if has_header is None and not columns.text.isdecimal():  # a number says that there is none
         flags = {"text_column": cells[place], "id_column": "" if id_place is None else cells[id_place]}
         said.append(say_no_header("a text", cells, flags))
     if len(names) > 1 or has_header:

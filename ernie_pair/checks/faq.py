@@ -10,12 +10,13 @@ measure it. The index that is served has all of them.
 
 import json
 import random
+import re
 import shlex
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Collection, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
 
 from data_tools.text.columns import LOOKED_AT, holds_texts, is_header, plain_name, split_columns, text_of
 from data_tools.text.tables import (
@@ -29,7 +30,7 @@ from data_tools.text.tables import (
     records,
 )
 from data_tools.text.text_files import LineRules, Place, say_once
-from data_tools.text.texts import LeftOut, NamedText, TextColumns, read_texts
+from data_tools.text.texts import LeftOut, NamedText, TextColumns, has_ids, read_texts
 from ernie_pair.checks.recipe import RecipeCommands, Step
 from ernie_pair.core.errors import InputError, again_with, counted
 from ernie_pair.core.files.atomic_files import published
@@ -61,10 +62,11 @@ PAYLOAD = ANSWER
 class Entry(NamedTuple):
     """A question, the number of the answer that it has, and the row that it stands in."""
 
-    id: str
+    id: str  # of the table, if it names its rows
     question: str
     group: int
     answer: str
+    row: int
 
 
 @dataclass(frozen=True)
@@ -116,24 +118,49 @@ def read_faq(path: Path, named: str = "", skips: bool = False, place: Place = Pl
     that are not found.
     """
     if not path.is_file():
-        raise InputError(f"--faq_file {path} is not a file; give a table of questions and answers")
+        raise InputError(f"--faq_file {path} is not a file; give one table of questions and answers")
     columns = _find_roles(path, _given_roles(named), place)
     payload = tuple(columns[role] for role in (ANSWER, STANDARD) if role in columns)
-    left_out = LeftOut()
-    named_columns = TextColumns(columns[QUESTION], payload=payload)
-    rows = list(read_texts(path, left_out, rules=LineRules(place=place), columns=named_columns))
-    faq, faults = _grouped(path, rows, columns)
-    if left_out.count:
-        faults.insert(0, f"{counted(left_out.count, 'row')} without a question, the first: {left_out.first}")
+    named_columns, rules = TextColumns(columns[QUESTION], payload=payload), LineRules(place=place)
+    bad = _BadRows()
+    rows = list(read_texts(path, bad, rules=rules, columns=named_columns))
+    if STANDARD in columns:  # which may stand in a row without a variant, and is a question itself
+        alone = read_texts(
+            path, LeftOut(), rules=rules, columns=named_columns._replace(text=columns[STANDARD])
+        )
+        rows = sorted([*rows, *(row for row in alone if row.line in bad.rows)], key=lambda row: row.line)
+        bad.forget({row.line for row in rows})
+    is_named = has_ids(path, rules, named_columns) and len({row.id for row in rows}) == len(rows)
+    faq, faults = _grouped(path, rows, columns, is_named)
+    if bad.rows:
+        first = next(iter(bad.rows.values()))
+        faults.insert(0, f"{counted(len(bad.rows), 'row')} without a question, the first: {first}")
     if faults and not skips:
         cure = f"fill them in, or leave these rows out: {again_with({}, on_bad_row='skip')}"
-        raise InputError("\n".join([*faults, f"{path}: {cure}"]))
+        raise InputError(f"{'; '.join(faults)}; {cure}")
     if len(faq.entries) < MIN_ENTRIES:
         count = counted(len(faq.entries), "question")
         raise InputError(f"{path}: {count} are too few for a search; give at least {MIN_ENTRIES}")
     for line in (*faq.said, *(f"left out: {fault}" for fault in faults)):
         say_once(f"{path}: {line}" if not line.startswith(str(path)) else line)
     return faq
+
+
+class _BadRows(LeftOut):
+    """Rows that are no question, {number: what is wrong}."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: Dict[int, str] = {}
+
+    def add(self, reason: str) -> None:
+        """Keep what is wrong with the row that ``reason``, PATH:ROW: WHY, names."""
+        numbers = re.findall(r":(\d+): ", reason)
+        self.rows[int(numbers[0]) if numbers else -len(self.rows)] = reason
+
+    def forget(self, read: Collection[int]) -> None:
+        """Drop those that were read after all."""
+        self.rows = {number: reason for number, reason in self.rows.items() if number not in read}
 
 
 def _given_roles(named: str) -> Dict[str, str]:
@@ -170,12 +197,22 @@ def _roles_in(path: Path, given: Dict[str, str], rows: Sequence[Record], form: F
     else:
         table = [row for row in first if isinstance(row, list)]
         cells = list(map(text_of, table[0])) if table else []
-        has_header = bool(set(given.values()) & set(cells)) or is_header(cells, table[1:]) is not False
         known = {name for each in NAMES.values() for name in each}
-        has_header = has_header and (bool(given) or bool(known & set(map(plain_name, cells))))
+        is_sure = bool({*given.values()} & {*cells}) or bool(known & set(map(plain_name, cells)))
+        has_header = (
+            form.has_header if form.has_header is not None else is_sure or is_header(cells, table[1:])
+        )
         names = cells if has_header else [str(place + 1) for place in range(len(cells))]
+        if has_header is None and not given and len(cells) > 1:
+            with_names = again_with({}, faq_columns=f"question={cells[0]},answer={cells[1]}")
+            say_once(f"{path}: read without a header; if its first row is one: {with_names}")
         table = table[1:] if has_header else table
     plain = list(map(plain_name, names))
+    for role, name in given.items():
+        if name not in names:
+            raise InputError(f"{path}: no column {name!r} in {', '.join(names)}; fix {role} of --faq_columns")
+    if len({*given.values()}) < len(given):
+        raise InputError("--faq_columns names a column twice; give each role a column of its own")
     roles = dict(given)
     for role in (STANDARD, ANSWER, QUESTION):
         fitting = (names[plain.index(name)] for name in NAMES[role] if name in plain)
@@ -208,8 +245,10 @@ def _refuse_columns(path: Path, names: Sequence[str], roles: Dict[str, str]) -> 
     )
 
 
-def _grouped(path: Path, rows: Sequence[NamedText], columns: Dict[str, str]) -> Tuple[Faq, List[str]]:
-    """Return the entries of ``rows``, and what is wrong with those that are left out."""
+def _grouped(
+    path: Path, rows: Sequence[NamedText], columns: Dict[str, str], is_named: bool
+) -> Tuple[Faq, List[str]]:
+    """Return the entries of ``rows``, whose ids are theirs if ``is_named``, and what is wrong with some."""
     standard, answer = columns.get(STANDARD, ""), columns.get(ANSWER, "")
     groups: Dict[str, int] = {}
     entries: Dict[Tuple[str, int], Entry] = {}
@@ -229,8 +268,8 @@ def _grouped(path: Path, rows: Sequence[NamedText], columns: Dict[str, str]) -> 
         lines += len(row.text.splitlines()) > 1
         for number, question in enumerate(filter(None, map(str.strip, questions))):
             twice += (question, group) in entries and question != key
-            name = str(row.line) if not number else f"{row.line}.{number}"
-            entries.setdefault((question, group), Entry(name, question, group, own))
+            name = f"{row.id if is_named else row.line}{f'.{number}' if number else ''}"
+            entries.setdefault((question, group), Entry(name, question, group, own, row.line))
     if without:
         what = f"no {standard or answer}"
         faults.append(f"{path}: {what} in {counted(len(without), 'row')}: {_places(without)}")
@@ -238,15 +277,15 @@ def _grouped(path: Path, rows: Sequence[NamedText], columns: Dict[str, str]) -> 
     if standard and answer:
         empty = [entry for entry in found if not entry.answer]
         if empty:
-            rows_of = [int(entry.id.partition(".")[0]) for entry in empty]
-            faults.append(f"{path}: no {answer} of {counted(len(empty), 'question')}: {_places(rows_of)}")
+            where = _places([entry.row for entry in empty])
+            faults.append(f"{path}: no {answer} of {counted(len(empty), 'question')}: {where}")
             found = [entry for entry in found if entry.answer]
     by_question: Dict[str, List[Entry]] = {}
     for entry in found:
         by_question.setdefault(entry.question, []).append(entry)
     for question, each in by_question.items():
         if len(each) > 1:
-            where = ", ".join(entry.id for entry in each)
+            where = ", ".join(str(entry.row) for entry in each)
             said.append(f"{shown(question)} has different answers, in the rows {where}; all are kept")
     said += [f"{counted(of_above, 'row')} without {standard} are of the row above"] * bool(of_above)
     said += [f"{counted(lines, 'cell')} of several lines: each line is a question"] * bool(lines)
@@ -287,6 +326,15 @@ class SearchSteps:
     def text(self) -> Path:
         """Return the file of its texts, a document for each answer, to pretrain on."""
         return self.folder / "text.txt"
+
+    def check_same(self) -> None:
+        """Raise InputError if the steps were begun with other questions."""
+        path, now = self.folder / "all.jsonl", "".join(_lines(map(self._row, self.faq.entries)))
+        if path.is_file() and path.read_text(encoding="utf-8") != now:
+            raise InputError(
+                f"--faq_file {self.config.faq_file} has changed since {self.config.output_dir} was begun; "
+                f"choose another --output_dir, or start anew: {again_with({}, fresh_start='true')}"
+            )
 
     def split(self) -> Step:
         """Write the files of the steps that follow."""
@@ -333,7 +381,7 @@ class SearchSteps:
         files = [self.folder / f"{name}.jsonl" for name in ("variants", "answers")]
         files = [path for path in files if path.stat().st_size]
         rows = sum(path.read_bytes().count(b"\n") for path in files)
-        epochs = max(self.config.epochs, min(MOST_EPOCHS, -(-MIN_STEPS * BATCH // rows)))
+        epochs = self.config.epochs or min(MOST_EPOCHS, max(3, -(-MIN_STEPS * BATCH // rows)))
         words = self.recipe.train_embedding(
             start,
             "encoder",
@@ -366,6 +414,8 @@ class SearchSteps:
             "index": self.folder / "rest.index",
             "embedding_model": self.encoder,
             "long_query": "cut",
+            "text_column": "question",
+            "id_column": "id",
             **judged,
         }
         names = ["choose", "measure"] if self.choosing else ["measure"]

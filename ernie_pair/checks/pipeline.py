@@ -5,6 +5,7 @@ done has nothing to do, what was cut short goes on, and what was made of other i
 """
 
 import json
+import os
 import shlex
 import sys
 import time
@@ -31,6 +32,7 @@ from ernie_pair.checks.pipeline_inputs import (
 )
 from ernie_pair.checks.recipe import RecipeCommands, Step, run_steps
 from ernie_pair.core.errors import again_with, counted
+from ernie_pair.core.files.atomic_folder import only_writer
 from ernie_pair.core.files.json_file import read_json_object
 from ernie_pair.core.files.results import paths_named, read_record
 from ernie_pair.core.progress import say
@@ -68,6 +70,7 @@ SIZES = (
 EFFICIENCY = 0.7  # of the rate of products alone that a step of training reaches
 MASKED = 0.15
 BATCH, SAMPLES = 32, 64  # pairs of a step of training, samples of one of pretraining
+EPOCHS, STEPS, MOST_EPOCHS = 3, 400, 20  # of training: the fewest passes and steps, and the most passes
 PASSES, MIN_STEPS = 20, 200  # the most over the text, and the fewest in all
 
 
@@ -84,6 +87,8 @@ def pipeline(config: PipelineConfig) -> dict[str, Any]:
     folder = Path(config.output_dir)
     inputs = inspect_inputs(config)
     plan = Plan(config, inputs)
+    if plan.search and not config.fresh_start:
+        plan.search.check_same()
     files = {"model": folder / "exported"} if config.train_file else {}
     files.update({"index": folder / INDEX} if config.faq_file else {}, report=folder / REPORT)
     seconds, steps = dict(inputs.seconds), plan.steps()
@@ -123,7 +128,8 @@ def _set_aside(folder: Path) -> None:
     """Rename the folder of an earlier pipeline, and say so."""
     if read_record(folder / RECORD).get("command") == "pipeline":
         aside = folder.with_name(f"{folder.name}.{time.strftime('%Y%m%d-%H%M%S')}")
-        folder.rename(aside)
+        with only_writer(Path(os.path.realpath(folder))):
+            folder.rename(aside)
         say(f"--fresh_start: the earlier pipeline is now in {aside}", sys.stderr)
 
 
@@ -180,6 +186,12 @@ class Plan:
         width = self.size.hidden_size
         return self._seconds(width, self.size.layers, 4 * width, vocabulary)
 
+    @property
+    def epochs(self) -> int:
+        """Return the passes over the training pairs: of few of them a model learns nothing in three."""
+        rows = self.inputs.rows.get("train", 0) * (1 - len(self.parts) * self.config.dev_share)
+        return self.config.epochs or min(MOST_EPOCHS, max(EPOCHS, round(STEPS * BATCH / max(1, rows))))
+
     def _choose_rate(self, of_new_model: float) -> float:
         spec = self.inputs.spec
         return of_new_model if spec is None else 1e-4 if spec.hidden_size < 512 else 5e-5
@@ -211,11 +223,11 @@ class Plan:
         steps, second = self.count_steps(self.characters), self._seconds_of_model()
         of_pretraining = max(1, round(steps * SAMPLES * self.length * second / 60))
         rows = inputs.rows.get("train", 0)
-        of_training = max(1, round(rows * config.epochs * inputs.mean_length * second / 60))
+        of_training = max(1, round(rows * self.epochs * inputs.mean_length * second / 60))
         parameters = 12 * layers * width**2 + vocabulary * width
         memory = 0.8 + (16 * parameters + 160 * SAMPLES * self.length * width * layers) / 1e9
         samples = f"about {steps:,} steps of {SAMPLES} samples of {self.length} tokens"
-        epochs = f"{counted(config.epochs, 'epoch')} on pairs of at most {inputs.length} tokens"
+        epochs = f"{counted(self.epochs, 'epoch')} on pairs of at most {inputs.length} tokens"
         lines = {
             **({"pairs": pairs} if config.train_file else {}),
             **({"faq": inputs.faq.describe()} if inputs.faq else {}),
@@ -370,12 +382,12 @@ class Plan:
             "max_seq_len": self.inputs.length,
             "batch_size": BATCH,
             "learning_rate": rate,
-            "epochs": config.epochs,
+            "epochs": self.epochs,
             "evaluation_strategy": "epoch",
             "seed": config.seed,
         }
         words = self.recipe.train(self._pretrained(), "pair", **flags)
-        decided = f"{counted(config.epochs, 'epoch')} of batches of {BATCH}, rate {rate:g}"
+        decided = f"{counted(self.epochs, 'epoch')} of batches of {BATCH}, rate {rate:g}"
         return Step(TRAIN, [words], decided=lambda: decided)
 
     def _evaluate(self) -> Step:
@@ -423,7 +435,8 @@ class Plan:
         after = f"serve it: ernie-pair serve --model_path {exported}"
         if not is_better:
             longer = "minutes" if self.pretrains else "epochs"
-            flags = {longer: f"{4 * getattr(self.config, longer):g}", "output_dir": f"{self.folder}.2"}
+            before = self.config.minutes if self.pretrains else self.epochs
+            flags = {longer: f"{4 * before:g}", "output_dir": f"{self.folder}.2"}
             after = f"label more, or learn longer: {again_with({}, **flags)}"
         return f"{worth}; {after}"
 

@@ -100,7 +100,11 @@ class PipelineConfig(RowFlags):
         affects="pretraining",
     )
     epochs: int = optimisation_option(
-        3, help="passes over the training pairs", unit="epochs", at_least=1, affects="fine-tuning"
+        0,
+        help="passes over the training pairs; 0: 3, of few pairs as many as make 400 steps, at most 20",
+        unit="epochs",
+        at_least=0,
+        affects="fine-tuning",
     )
     seed: int = optimisation_option(1234, help="seed of weights, data order and masks", at_least=0)
     verbose: bool = evaluation_option(

@@ -53,6 +53,7 @@ SCORES = {VECTORS: "cosine", BM25: "bm25", BOTH: "fused"}  # their name without 
 OF_A_HIT = ("text", "score", "similarity", "bm25")
 COLUMNS = {"id": str, "query": str, "rank": int, "text_id": str}  # of a table of answers, with their kinds
 COLUMNS.update(zip(OF_A_HIT, (str, float, float, float)))
+OF_PAYLOAD = "payload_"  # before the name of a column of the index that is one of COLUMNS
 SPACES = str.maketrans("\t\r\n", "   ")
 
 logger = logging.getLogger(__name__)
@@ -196,15 +197,16 @@ def _answer_writer(
         with open(draft, "w", encoding="utf-8") as file:
             yield lambda row, hits: print(_format_line(row, hits), end="", file=file)
         return
-    kinds = {**dict.fromkeys(payload, str), **COLUMNS}
-    columns = [*COLUMNS, *(name for name in payload if name not in COLUMNS)]
+    named = {name: f"{OF_PAYLOAD}{name}" if name in COLUMNS else name for name in payload}
+    kinds = {**dict.fromkeys(named.values(), str), **COLUMNS}
+    columns = [*COLUMNS, *named.values()]
     with table_writer(draft, final, columns, kinds) as write_row:
 
         def write(row: NamedText, hits: List[Hit]) -> None:
             for rank, hit in enumerate(hits, start=1):
-                found = {**hit.payload, **hit.content(DIGITS)}
-                of_hit = (*OF_A_HIT, *columns[len(COLUMNS) :])
-                write_row([row.id, row.text, rank, hit.id, *(found.get(name) for name in of_hit)])
+                found = hit.content(DIGITS)
+                cells = [*(found.get(name) for name in OF_A_HIT), *map(hit.payload.get, payload)]
+                write_row([row.id, row.text, rank, hit.id, *cells])
             if not hits:
                 write_row([row.id, row.text, *[None] * (len(columns) - 2)])
 
@@ -260,7 +262,8 @@ def read_hits(path: Path) -> List[List[Hit]]:
             columns = row
             continue
         _, _, rank, text_id, text, score, *others = row
-        others, payload = others[:2], dict(zip(columns[len(COLUMNS) :], others[2:]))
+        names = [name.removeprefix(OF_PAYLOAD) for name in columns[len(COLUMNS) :]]
+        others, payload = others[:2], dict(zip(names, others[2:]))
         if rank in (None, "", "1", 1):
             found.append([])
         if rank not in (None, ""):

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from data_tools.text.text_files import Place
 from ernie_pair import PairSearcher, pipeline
 from ernie_pair.checks.faq import MIN_ENTRIES, SearchSteps, read_faq
 from ernie_pair.checks.pipeline_inputs import PipelineConfig
@@ -46,7 +47,40 @@ def test_json_and_named_columns(tmp_path):
         read_faq(path)
     assert "--faq_columns" in refused.value.message
     faq = read_faq(path, "question=ask,answer=say")
-    assert faq.entries[3][1:] == ("问题3", 3, "答案3")
+    assert faq.entries[3][1:4] == ("问题3", 3, "答案3")
+    with pytest.raises(InputError, match="fix answer of faq_columns"):
+        read_faq(path, "question=ask,answer=sey")
+    with pytest.raises(InputError, match="names a column twice"):
+        read_faq(path, "question=ask,answer=ask")
+
+
+def test_headers_that_no_one_knows_are_asked_about_and_named(tmp_path, capsys):
+    path = faq_of(tmp_path, "客户的提问,我们的答复\n", "怎么办理第{n}项呢,到柜台办理第{n}项\n")
+    assert len(read_faq(path).entries) == MIN_ENTRIES + 1
+    said = capsys.readouterr().err
+    assert "--faq_columns 'question=客户的提问,answer=我们的答复'" in said and "--text_column" not in said
+    assert len(read_faq(path, "question=客户的提问,answer=我们的答复").entries) == MIN_ENTRIES
+    assert len(read_faq(path, place=Place(header_row=1)).entries) == MIN_ENTRIES
+
+
+def test_ids_of_the_table_are_kept(tmp_path):
+    faq = read_faq(faq_of(tmp_path, "id,question,answer\n", "q{n},怎么办{n},答案{n}\n"))
+    assert [entry.id for entry in faq.entries[:2]] == ["q0", "q1"]
+
+
+def test_a_standard_question_without_a_variant_is_one(tmp_path):
+    faq = read_faq(faq_of(tmp_path, "标准问,相似问,答案\n", "标准{n},,答案{n}\n别的{n},怎么做{n},说明{n}\n"))
+    assert sorted(len(each) for each in faq.groups.values()) == [1] * MIN_ENTRIES + [2] * MIN_ENTRIES
+
+
+def test_a_file_that_has_changed_is_named_before_anything_is_written(tmp_path):
+    path = faq_of(tmp_path, *SHAPES["variants of one answer"][:2])
+    config = PipelineConfig(output_dir=str(tmp_path / "out"), faq_file=str(path))
+    SearchSteps(config, read_faq(path), None, "", 64).split()
+    SearchSteps(config, read_faq(path), None, "", 64).check_same()
+    path.write_text(path.read_text(encoding="utf-8").replace("怎么办3", "如何办3"), encoding="utf-8")
+    with pytest.raises(InputError, match="has changed.*fresh_start=True"):
+        SearchSteps(config, read_faq(path), None, "", 64).check_same()
 
 
 FAULTS = {
@@ -58,6 +92,7 @@ FAULTS = {
         "no 答案 in 20 rows: 3, 5, 7, 9, 11 and 15 more",
     ),
     "no answer of a standard question": ("标准问,答案\n", "标准{n},答案{n}\n没有{n},\n", "no 答案"),
+    "an error of a sheet": ("问题,答案\n", "问题{n},答案{n}\n没有{n},#N/A\n", "#N/A"),
     "a list": ("", '{"question": "问题{n}", "answer": ["答案{n}"]}\n', "not a text"),
 }
 
@@ -129,16 +164,17 @@ def test_what_serves_is_chosen_on_questions_of_its_own(tmp_path, stages, served)
 @pytest.mark.recipes
 def test_an_faq_is_a_search_that_answers(tmp_path):
     """The whole of it; what was held out is found among what was indexed, and the index has all."""
-    path = faq_of(tmp_path, *SHAPES["variants of one answer"][:2], count=60)
+    rows = "怎么办{n},答案{n}\n怎么做{n},答案{n}\n如何做{n},答案{n}\n如何办{n},答案{n}\n"
+    path = faq_of(tmp_path, "question,answer\n", rows, count=12)
     made = pipeline(
         faq_file=str(path), output_dir=str(tmp_path / "out"), minutes=0.01, pretrain=False, device="cpu"
     )
-    assert made["metrics"]["questions"] == 30
+    assert made["metrics"]["questions"] == 12
     assert made["metrics"]["stages"][BM25]["hit@10"] > 0.5
     line = (tmp_path / "out" / "faq" / "measure.jsonl").read_text(encoding="utf-8").splitlines()[0]
     question = json.loads(line)["question"]
     hit = PairSearcher(made["index"], retrieval=BM25).search(question)[0]
-    assert hit.text == question and hit.payload == {"answer": f"答案{question.strip('怎么办做')}"}
+    assert hit.text == question and hit.payload == {"answer": f"答案{question.strip('怎么办做如何')}"}
     again = pipeline(
         faq_file=str(path), output_dir=str(tmp_path / "out"), minutes=0.01, pretrain=False, device="cpu"
     )

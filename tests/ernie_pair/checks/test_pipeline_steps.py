@@ -338,7 +338,7 @@ def test_other_flags_are_refused_before_the_first_step(asked, config, tmp_path):
     first = asked()
     (tmp_path / "other.tsv").write_bytes((tmp_path / "pairs.tsv").read_bytes())
     for name, value, shown in (
-        ("epochs", 5, "epochs=5: .*a model was begun with epochs=3; choose another output_dir, or go on as"),
+        ("epochs", 5, "epochs=5: .*a model was begun with epochs=0; choose another output_dir, or go on as"),
         ("minutes", 5.0, "minutes=5.0: .* was begun with minutes=60"),
         ("label_map", "0=a,1=b", "label_map='0=a,1=b': .* was begun with label_map=''"),
         ("train_file", str(tmp_path / "other.tsv"), "train_file .*other.tsv: .*train_file .*pairs.tsv;"),
@@ -368,3 +368,10 @@ def test_the_rules_of_rows_reach_the_text_of_the_pairs(asked, config, given):
     pipeline(replace(config, **given, on_bad_row="skip"))
     (text,) = (line for line in asked() if line.startswith("build text"))
     assert "--on_bad_row=skip " in text
+
+
+@pytest.mark.parametrize("rows, given, epochs", [(60, 0, 20), (1000, 0, 16), (20_000, 0, 3), (60, 2, 2)])
+def test_few_pairs_are_read_more_often(config, rows, given, epochs):
+    config = replace(config, epochs=given)
+    inputs = replace(inspect_inputs(config), rows={"train": rows})
+    assert Plan(config, inputs).epochs == epochs

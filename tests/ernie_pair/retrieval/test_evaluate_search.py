@@ -83,6 +83,19 @@ def test_columns_ride_along(tmp_path, made):
     assert both[0] == both[1] and both[0][0][0].payload == {"答案": "点还款"} and not both[0][1]
 
 
+def test_columns_called_as_those_of_an_answer_are_told_apart(tmp_path):
+    (tmp_path / "faq.csv").write_text("问题,text,score\n怎么开户,甲,1.5\n", encoding="utf-8")
+    made = index(
+        input_file=str(tmp_path / "faq.csv"), retrieval="bm25", text_column="问题",
+        payload_columns="text,score", output_dir=str(tmp_path / "index"),
+    )  # fmt: skip
+    (tmp_path / "asked.txt").write_text("开户\n", encoding="utf-8")
+    output = tmp_path / "found.csv"
+    search(index=str(made), input_file=str(tmp_path / "asked.txt"), output_file=str(output))
+    assert "payload_text,payload_score" in output.read_text(encoding="utf-8")
+    assert read_hits(output)[0][0].payload == {"text": "甲", "score": "1.5"}
+
+
 def test_added_texts_bring_theirs(tmp_path, made):
     (tmp_path / "more.csv").write_text("id,问题,答案,分类\nd,办卡要什么,身份证,账户\n", encoding="utf-8")
     index(input_file=str(tmp_path / "more.csv"), text_column="问题", output_dir=str(made), add=True)

@@ -228,7 +228,7 @@ def test_a_trained_model_can_be_the_start_of_another_run(tmp_path, long, best, c
 
 BAD_TRAINING = [
     ({"from_scratch": False}, 2, "holds no weights"),
-    ({"model_name_or_path": "absent/model"}, 2, "is not a folder; give one that holds config.json"),
+    ({"model_name_or_path": "absent/model"}, 2, "absent/model is not a folder"),
     ({"model_name_or_path": "no-such-model"}, 2, "is neither a folder nor a built-in ernie model"),
     ({"max_seq_len": 129}, 2, "--max_seq_len 129 is more than the model's 128 positions; use 128"),
     ({"model_name_or_path": "broken", "from_scratch": False}, 3, "model_state.pdparams is damaged"),
