@@ -73,7 +73,7 @@ def test_a_standard_question_without_a_variant_is_one(tmp_path):
     assert sorted(len(each) for each in faq.groups.values()) == [1] * MIN_ENTRIES + [2] * MIN_ENTRIES
 
 
-def test_a_file_that_has_changed_is_named_before_anything_is_written(tmp_path):
+def test_a_changed_file_is_named_before_anything_is_written(tmp_path):
     path = faq_of(tmp_path, *SHAPES["variants of one answer"][:2])
     config = PipelineConfig(output_dir=str(tmp_path / "out"), faq_file=str(path))
     SearchSteps(config, read_faq(path), None, "", 64).split()
