@@ -129,8 +129,9 @@ def _run_of(name: str, row: Dict[str, Any], sizes: Values) -> Run:
     tenth, hundredth, half = (max(1, steps // part) for part in (10, 100, 2))
     of_steps = {"run_steps": steps, "tenth": tenth, "hundredth": hundredth, "half_of_steps": half}
     values = {**sizes, **of_steps, **TABLE["flags"], "flags": {}, **row, "name": name}
-    for key in row.keys() & {"cut", "text", "number_of_seeds", "train_file"}:
-        values[key] = fill(row[key], values)
+    for key in ("cut", "text", "number_of_seeds", "train_file", "choose_file", "test"):  # in this order
+        if key in row:
+            values[key] = fill(row[key], values)
     values["seed_list"] = seeds = tuple(range(FIRST_SEED, FIRST_SEED + values["number_of_seeds"]))
     for key in row.keys() & {"stages", "train"}:  # with the items of each seed
         values[key] = fill(row[key], values)

@@ -19,7 +19,7 @@ from ernie_pair.experiments.compare_starts import compare
 from ernie_pair.models.labels import Labels
 from ernie_pair.pairs.data.label_checks import metrics_of_thresholds, overlap_scores
 from ernie_pair.pairs.data.pair_file import Pairs
-from ernie_pair.pairs.data.pair_records import Columns
+from ernie_pair.pairs.data.pair_records import Columns, RowRules
 from ernie_pair.pairs.data.pair_source import PairSource
 from ernie_pair.runtime.cpu import cpu_threads
 
@@ -73,6 +73,12 @@ def classifier_figures(
     for table in ("seeds", "models"):
         figures[table] = [row for row in figures[table] if row["model"] in predictions]
     return figures
+
+
+def match_figures(places, train: str, choose: str, **compared: Any) -> Figures:
+    """Return `classifier_figures`, and what the share of common characters reaches, as in `compared_figures`."""
+    paths = map(places.path, (train, compared["test"], choose))
+    return {**classifier_figures(places, **compared), **_rounded(overlap_figures(*paths, "accuracy"))}
 
 
 def sided_figures(places, folders: Sequence[str], **compared: Any) -> Figures:
@@ -245,7 +251,9 @@ def _timed(metrics: Path) -> List[Dict[str, Any]]:
 
 
 def read_pairs(path: Path, flag: str = "test_file") -> Pairs:
-    return PairSource(flag, str(path), flag[: -len("_file")], LABELS, Columns()).read()
+    """Return the pairs of a file, without rows that hold an error of a spreadsheet, of which LCQMC has two."""
+    rules = RowRules(skips=True)
+    return PairSource(flag, str(path), flag[: -len("_file")], LABELS, Columns(), rules).read()
 
 
 def overlap_figures(train: Path, test: Path, choose: Path, metric: str) -> Dict[str, float]:
