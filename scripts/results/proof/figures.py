@@ -76,7 +76,7 @@ def classifier_figures(
 
 
 def match_figures(places, train: str, choose: str, **compared: Any) -> Figures:
-    """Return `classifier_figures`, and what the share of common characters reaches, as in `compared_figures`."""
+    """Return `classifier_figures`, and what the share of common characters reaches."""
     paths = map(places.path, (train, compared["test"], choose))
     return {**classifier_figures(places, **compared), **_rounded(overlap_figures(*paths, "accuracy"))}
 
@@ -251,7 +251,7 @@ def _timed(metrics: Path) -> List[Dict[str, Any]]:
 
 
 def read_pairs(path: Path, flag: str = "test_file") -> Pairs:
-    """Return the pairs of a file, without rows that hold an error of a spreadsheet, of which LCQMC has two."""
+    """Return the pairs of a file, without rows that hold an error of a spreadsheet; LCQMC has two."""
     rules = RowRules(skips=True)
     return PairSource(flag, str(path), flag[: -len("_file")], LABELS, Columns(), rules).read()
 
