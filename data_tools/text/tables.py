@@ -443,6 +443,8 @@ def choose_table(
     A line says what is found, where it is not the first sheet or row. Raises InputError where none, or
     several of the sheets may be meant, and for formulas without values.
     """
+    if place.sheet and form.kind != "sheet":
+        say_once(f"{path}: it is no workbook; --sheet {place.sheet} is for others")
     if form.kind in (*JSON_FORMS, "arrow"):
         if place.header_row is not None:
             say_once(f"{path}: its columns have names; --header_row is for sheets and tables of text")

@@ -147,8 +147,8 @@ class LeftOut:
     def __init__(self):
         self.count, self.first = 0, ""
 
-    def add(self, reason: str) -> None:
-        """Count a line."""
+    def add(self, reason: str, line: int) -> None:
+        """Count a line, whose number is ``line``."""
         self.count += 1
         self.first = self.first or reason
 
@@ -313,7 +313,7 @@ def read_texts(
             reason = error.message if isinstance(error, InputError) else f"{path}:{number}: {error}; {cure}"
             if left_out is None:
                 raise InputError(reason) from None
-            left_out.add(reason)
+            left_out.add(reason, number)
             continue
         yield NamedText(str(count) if name is None else name, text, number, more)
 

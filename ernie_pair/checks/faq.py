@@ -10,13 +10,12 @@ measure it. The index that is served has all of them.
 
 import json
 import random
-import re
 import shlex
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Callable, Collection, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
 
 from data_tools.text.columns import LOOKED_AT, holds_texts, is_header, plain_name, split_columns, text_of
 from data_tools.text.tables import (
@@ -31,7 +30,7 @@ from data_tools.text.tables import (
 )
 from data_tools.text.text_files import LineRules, Place, say_once
 from data_tools.text.texts import LeftOut, NamedText, TextColumns, has_ids, read_texts
-from ernie_pair.checks.recipe import RecipeCommands, Step
+from ernie_pair.checks.recipe import RecipeCommands, Step, choose_epochs
 from ernie_pair.core.errors import InputError, again_with, counted
 from ernie_pair.core.files.atomic_files import published
 from ernie_pair.core.files.json_file import read_json_object, shown
@@ -50,13 +49,13 @@ NAMES = {  # as `plain_name` gives them
         "question", "问题", "问句", "问", "q", "query", "faq",
     ),
 }  # fmt: skip
+KNOWN = {name for each in NAMES.values() for name in each}
 COLUMNS_HELP = "columns of --faq_file, such as answer=说明,standard=标准问,question=ask; empty: by names"
 MIN_ENTRIES = 20
 MOST_HELD_OUT = 2000
 MIN_TO_CHOOSE = 20  # held-out questions, without which none chooses
-BATCH, MIN_STEPS, MOST_EPOCHS = 64, 300, 20  # of the encoder's training: a small file is read more often
+BATCH, STEPS = 64, 300  # of the encoder's training, the fewest steps
 FOLDER, INDEX = "faq", "faq.index"
-PAYLOAD = ANSWER
 
 
 class Entry(NamedTuple):
@@ -129,7 +128,8 @@ def read_faq(path: Path, named: str = "", skips: bool = False, place: Place = Pl
             path, LeftOut(), rules=rules, columns=named_columns._replace(text=columns[STANDARD])
         )
         rows = sorted([*rows, *(row for row in alone if row.line in bad.rows)], key=lambda row: row.line)
-        bad.forget({row.line for row in rows})
+        read = {row.line for row in rows}
+        bad.rows = {line: reason for line, reason in bad.rows.items() if line not in read}
     is_named = has_ids(path, rules, named_columns) and len({row.id for row in rows}) == len(rows)
     faq, faults = _grouped(path, rows, columns, is_named)
     if bad.rows:
@@ -153,14 +153,9 @@ class _BadRows(LeftOut):
         super().__init__()
         self.rows: Dict[int, str] = {}
 
-    def add(self, reason: str) -> None:
-        """Keep what is wrong with the row that ``reason``, PATH:ROW: WHY, names."""
-        numbers = re.findall(r":(\d+): ", reason)
-        self.rows[int(numbers[0]) if numbers else -len(self.rows)] = reason
-
-    def forget(self, read: Collection[int]) -> None:
-        """Drop those that were read after all."""
-        self.rows = {number: reason for number, reason in self.rows.items() if number not in read}
+    def add(self, reason: str, line: int) -> None:
+        """Keep what is wrong with a row."""
+        self.rows[line] = reason
 
 
 def _given_roles(named: str) -> Dict[str, str]:
@@ -182,8 +177,7 @@ def _find_roles(path: Path, given: Dict[str, str], place: Place) -> Dict[str, st
 
     def judge(rows: Sequence[Record], form: Form) -> int:
         roles = _roles_in(path, given, rows, form)
-        known = {name for each in NAMES.values() for name in each}
-        return SURE if given or known & set(map(plain_name, roles.values())) else PARTLY
+        return SURE if given or KNOWN & set(map(plain_name, roles.values())) else PARTLY
 
     form = choose_table(path, detect_form(path), place, judge)
     return _roles_in(path, given, list(islice(records(path, form), LOOKED_AT)), form)
@@ -197,8 +191,7 @@ def _roles_in(path: Path, given: Dict[str, str], rows: Sequence[Record], form: F
     else:
         table = [row for row in first if isinstance(row, list)]
         cells = list(map(text_of, table[0])) if table else []
-        known = {name for each in NAMES.values() for name in each}
-        is_sure = bool({*given.values()} & {*cells}) or bool(known & set(map(plain_name, cells)))
+        is_sure = bool({*given.values()} & {*cells}) or bool(KNOWN & set(map(plain_name, cells)))
         has_header = (
             form.has_header if form.has_header is not None else is_sure or is_header(cells, table[1:])
         )
@@ -309,7 +302,7 @@ class SearchSteps:
         self.config, self.faq, self.recipe, self.reranker, self.length = config, faq, recipe, reranker, length
         self.folder = Path(config.output_dir) / FOLDER
         self.choosing, self.measuring = faq.hold_out(config.seed)
-        self.payload = PAYLOAD if faq.has_answers else STANDARD
+        self.payload = ANSWER if faq.has_answers else STANDARD
         given = config.model_name_or_path
         self.is_published = bool(given) and kind_of_folder(given) == "embedding"
 
@@ -381,7 +374,7 @@ class SearchSteps:
         files = [self.folder / f"{name}.jsonl" for name in ("variants", "answers")]
         files = [path for path in files if path.stat().st_size]
         rows = sum(path.read_bytes().count(b"\n") for path in files)
-        epochs = self.config.epochs or min(MOST_EPOCHS, max(3, -(-MIN_STEPS * BATCH // rows)))
+        epochs = self.config.epochs or choose_epochs(rows, BATCH, STEPS)
         words = self.recipe.train_embedding(
             start,
             "encoder",

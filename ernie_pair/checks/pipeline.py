@@ -30,7 +30,7 @@ from ernie_pair.checks.pipeline_inputs import (
     build_record,
     inspect_inputs,
 )
-from ernie_pair.checks.recipe import RecipeCommands, Step, run_steps
+from ernie_pair.checks.recipe import RecipeCommands, Step, choose_epochs, run_steps
 from ernie_pair.core.errors import again_with, counted
 from ernie_pair.core.files.atomic_folder import only_writer
 from ernie_pair.core.files.json_file import read_json_object
@@ -70,7 +70,7 @@ SIZES = (
 EFFICIENCY = 0.7  # of the rate of products alone that a step of training reaches
 MASKED = 0.15
 BATCH, SAMPLES = 32, 64  # pairs of a step of training, samples of one of pretraining
-EPOCHS, STEPS, MOST_EPOCHS = 3, 400, 20  # of training: the fewest passes and steps, and the most passes
+STEPS = 400  # of training, the fewest
 PASSES, MIN_STEPS = 20, 200  # the most over the text, and the fewest in all
 
 
@@ -188,9 +188,9 @@ class Plan:
 
     @property
     def epochs(self) -> int:
-        """Return the passes over the training pairs: of few of them a model learns nothing in three."""
+        """Return the passes over the training pairs."""
         rows = self.inputs.rows.get("train", 0) * (1 - len(self.parts) * self.config.dev_share)
-        return self.config.epochs or min(MOST_EPOCHS, max(EPOCHS, round(STEPS * BATCH / max(1, rows))))
+        return self.config.epochs or choose_epochs(rows, BATCH, STEPS)
 
     def _choose_rate(self, of_new_model: float) -> float:
         spec = self.inputs.spec

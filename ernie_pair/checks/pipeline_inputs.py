@@ -54,7 +54,7 @@ USED_FIRST = {"pretraining": PREPARE, "fine-tuning": TRAIN}  # the step that is 
 class PipelineConfig(RowFlags):
     """Turn texts and labelled pairs, an FAQ, or both into what serves. Start it again to continue."""
 
-    EXAMPLE = "--train_file pairs.csv --input_path texts --output_dir my_model"  # or --faq_file faq.xlsx
+    EXAMPLE = "--train_file pairs.csv --input_path texts --output_dir my_model"
     NEEDS = NEEDS
     MOST_CLASSES = MAX_WORDS
 

@@ -85,6 +85,14 @@ class Step(NamedTuple):
     decided: Optional[Callable[[], str]] = None
 
 
+EPOCHS, MOST_EPOCHS = 3, 20
+
+
+def choose_epochs(rows: float, batch: int, steps: int) -> int:
+    """Return how often ``rows`` are read: of few of them a model learns nothing in EPOCHS."""
+    return min(MOST_EPOCHS, max(EPOCHS, round(steps * batch / max(1, rows))))
+
+
 def describe_outer(command: str, config: Options) -> str:
     """Return what children of ``command`` are told of it, see `for_outer`."""
     return " ".join([command, *(item.name for item in fields(config))])

@@ -29,7 +29,7 @@ from ernie_pair.core.cli.options import (
     model_folder_option,
     speed_option,
 )
-from ernie_pair.core.errors import InputError, counted
+from ernie_pair.core.errors import InputError, again_with, counted
 from ernie_pair.core.files.json_file import read_json_object, shown, write_json
 from ernie_pair.core.progress import CountProgress, say
 from ernie_pair.embeddings.open_embedder import open_embedder
@@ -157,7 +157,8 @@ def read_questions(config: EvaluateSearchConfig, folder: IndexFolder) -> List[Qu
     path, columns, rules = Path(config.input_file), config.text_columns, LineRules(place=config.place)
     if not path.is_file() or not has_ids(path, rules, columns):
         raise InputError(
-            f"{path}: no column of ids; give a table of questions and the ids of the texts that answer them"
+            f"{path}: no column of ids; give a table of questions and the ids of their answers, and "
+            f"name its columns where it has no header: {again_with({}, text_column='1', id_column='2')}"
         )
     known = {folder.ids[place] for place in range(len(folder.ids))}
     questions: Dict[str, Question] = {}
@@ -189,14 +190,14 @@ def _search(texts: TextRecall, questions: Sequence[Question], scorer: PairScorer
                 if scorer is not None and hits:
                     scores = scorer.score([(question.text, hit.text) for hit in hits])
                     hits = rerank(hits, scores, len(hits))
-                values.append(_values_of(question.answers, hits))
+                values.append(values_of(question.answers, hits))
                 found.append(hits[0].text if hits else "")
             progress.advance(len(asked))
     return Stage(np.array(values), found, 1000 * (time.perf_counter() - started) / len(questions))
 
 
-def _values_of(answers: Sequence[str], hits: Sequence[Hit]) -> List[float]:
-    """Return the METRICS of one question."""
+def values_of(answers: Sequence[str], hits: Sequence[Hit]) -> List[float]:
+    """Return the METRICS of a question: ``answers``, the ids of its texts, beside what was found."""
     is_answer = np.array([hit.id in answers for hit in hits] + [False])
     first = int(is_answer.argmax()) + 1 if is_answer.any() else 0
     gains = 1 / np.log2(np.arange(2, 12))

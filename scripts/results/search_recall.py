@@ -22,6 +22,8 @@ from ernie_pair.embeddings.retrieval import RetrievalSet, build_retrieval_set
 from ernie_pair.models.model_card import markdown_table
 from ernie_pair.pairs.data.pair_source import read_pairs
 from ernie_pair.retrieval.build_index import IndexConfig, make_index
+from ernie_pair.retrieval.evaluate_search import METRICS as OF_A_QUERY
+from ernie_pair.retrieval.evaluate_search import values_of
 from ernie_pair.retrieval.index_folder import RETRIEVALS
 from ernie_pair.retrieval.searcher import PairSearcher
 
@@ -47,16 +49,14 @@ class RecallConfig(Options):
     )
 
 
-def values_of(found: RetrievalSet, searcher: PairSearcher) -> np.ndarray:
+def values_of_each(found: RetrievalSet, searcher: PairSearcher) -> np.ndarray:
     """Return the METRICS of each query, float64 [Q, 3]; the query itself is none of what it finds."""
     values = []
     asked = [found.texts[query] for query in found.queries]
-    gains = 1 / np.log2(np.arange(2, BEST + 2))
     for query, matches, hits in zip(found.queries, found.matches, searcher.search_many(asked, BEST + 1)):
-        places = [int(hit.id) for hit in hits if int(hit.id) != query or query in matches][:BEST]
-        is_match = np.pad(np.isin(places, matches), (0, BEST - len(places)))
-        ideal = gains[: len(matches)].sum()
-        values.append([is_match[0] / len(matches), is_match.sum() / len(matches), is_match @ gains / ideal])
+        others = [hit for hit in hits if int(hit.id) != query or query in matches][:BEST]
+        measured = dict(zip(OF_A_QUERY, values_of(list(map(str, matches)), others)))
+        values.append([measured[name.lower()] for name in METRICS])
     return np.array(values)
 
 
@@ -77,7 +77,7 @@ def measure(config: RecallConfig) -> None:
             given = reranker if is_reranked else ""
             searcher = PairSearcher(index, model, given, cuts=True, retrieval=retrieval)
             started = time.perf_counter()
-            values = values_of(found, searcher)
+            values = values_of_each(found, searcher)
             each = 1000 * (time.perf_counter() - started) / len(found.queries)
             shown = [f"{value:.3f}" for value in values.mean(axis=0)]
             table.append([retrieval, "yes" if is_reranked else "no", *shown, f"{each:.1f}"])

@@ -9,7 +9,7 @@ from sklearn.metrics import ndcg_score
 from ernie_pair import PairSearcher, evaluate, index, search
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.core.files.arrays import sha256_of_file
-from ernie_pair.retrieval.evaluate_search import METRICS, _values_of
+from ernie_pair.retrieval.evaluate_search import METRICS, values_of
 from ernie_pair.retrieval.search_texts import read_hits
 from ernie_pair.retrieval.searcher import Hit
 
@@ -36,7 +36,7 @@ def test_the_measures_are_those_of_scikit_learn():
     for _ in range(40):
         names = rng.permutation(30).tolist()
         answers, found = names[: rng.integers(1, 13)], rng.permutation(30)[: rng.integers(10, 31)].tolist()
-        values = _values_of(list(map(str, answers)), [Hit(str(name), "", 0.0, None) for name in found])
+        values = values_of(list(map(str, answers)), [Hit(str(name), "", 0.0, None) for name in found])
         ranks = [place for place, name in enumerate(found, start=1) if name in answers] or [np.inf]
         expected = [
             min(ranks) <= 1,
@@ -46,7 +46,7 @@ def test_the_measures_are_those_of_scikit_learn():
         scores = [30 - found.index(name) if name in found else -1 for name in range(30)]
         ndcg = ndcg_score([[name in answers for name in range(30)]], [scores], k=10)
         np.testing.assert_allclose(values, [*expected, 1 / min(ranks), ndcg], atol=1e-9)
-    assert _values_of(["a", "b"], []) == [0, 0, 0, 0, 0, 0]
+    assert values_of(["a", "b"], []) == [0, 0, 0, 0, 0, 0]
 
 
 def test_stages_are_measured_with_intervals(tmp_path, made):
