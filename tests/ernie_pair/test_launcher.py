@@ -1,22 +1,28 @@
 """Paddle's launcher as started by this package: absent GPUs, exit codes, and what it does not print."""
 
 import contextlib
+import io
+import logging
 import os
 import pty
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import paddle
 import pytest
 from children import python
+from paddle.distributed.launch.controllers.controller import ControllerBase
+from paddle.distributed.launch.job.container import Container
 from places import ROOT
 
 from ernie_pair import launcher
 from ernie_pair.core.errors import InputError
 from ernie_pair.launcher import refuse_absent_gpus
-from ernie_pair.runtime.paddle_patches.launcher import FailedProcess
+from ernie_pair.runtime.paddle_patches.launcher import FailedProcess, end_noted
 
 
 @pytest.fixture(autouse=True)
@@ -242,3 +248,26 @@ def test_the_last_output_of_a_stopped_run_is_shown(tmp_path):
     assert running.stdout.readline() == "ready\n"
     running.send_signal(signal.SIGTERM)
     assert running.communicate(timeout=60)[0] == "saved, and stopped\n" and running.returncode == 143
+
+
+def test_a_signal_waits_until_a_log_is_read():
+    class Log:
+        lines = ["first\n", "second\n", ""]
+
+        def readline(self):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return self.lines.pop(0)
+
+    stopped, shown = [], io.StringIO()
+    context = SimpleNamespace(logger=logging.getLogger("LAUNCH"), status=SimpleNamespace(done=lambda: None))
+    controller = SimpleNamespace(ctx=context, stop=lambda sigint: stopped.append(shown.getvalue()))
+    before = signal.getsignal(signal.SIGTERM)
+    with end_noted() as end, pytest.raises(SystemExit):
+        signal.signal(signal.SIGTERM, partial(ControllerBase.signal_handler, controller))
+        container = Container()
+        container._log_handler = Log()
+        try:
+            container.logs(shown)
+        finally:
+            signal.signal(signal.SIGTERM, before)
+    assert stopped == ["first\nsecond\n"] and end.signal == signal.SIGTERM

@@ -119,7 +119,8 @@ def run_launcher() -> LaunchEnd:
 def end_noted() -> Iterator[LaunchEnd]:
     """Note how the launcher ends in this context, and have it leave nothing behind.
 
-    The output of its first process while it was being stopped is shown as well.
+    The output of its first process while it was being stopped is shown as well. A signal waits while a log is
+    being read: its place could not be told there, and Paddle's reader swallows whatever a handler raises.
     Paddle's own exits with the code of the first process that has one, including those that it stops itself,
     and with the bare number of a signal. It stops no child of a process that has already ended.
     """
@@ -127,7 +128,9 @@ def end_noted() -> Iterator[LaunchEnd]:
     from paddle.distributed.launch.job.container import Container
     from paddle.distributed.launch.job.pod import Pod
 
-    end, stop, handle = LaunchEnd(), Pod.stop, ControllerBase.signal_handler
+    end, stop, handle, show = LaunchEnd(), Pod.stop, ControllerBase.signal_handler, Container.logs
+    shown_now: List[Container] = []
+    waiting: List[Callable[[], None]] = []
 
     def note_and_stop(pod, *arguments, **named):
         end.failed = end.failed or [_failed(each) for each in pod.failed_container()]
@@ -148,7 +151,20 @@ def end_noted() -> Iterator[LaunchEnd]:
 
     def note_and_handle(controller, number, frame):
         end.signal = end.signal or number
-        handle(controller, number, frame)
+        waiting.append(partial(handle, controller, number, frame))
+        handle_waiting()
+
+    def show_undisturbed(container, *arguments, **named):
+        shown_now.append(container)
+        try:
+            return show(container, *arguments, **named)
+        finally:
+            shown_now.pop()
+            handle_waiting()
+
+    def handle_waiting() -> None:
+        while waiting and not shown_now:
+            waiting.pop(0)()
 
     def is_news(record: logging.LogRecord) -> bool:
         return not record.getMessage().startswith(NO_NEWS)
@@ -157,6 +173,7 @@ def end_noted() -> Iterator[LaunchEnd]:
     with ExitStack() as stack:
         stack.enter_context(replaced(Pod, "stop", note_and_stop))
         stack.enter_context(replaced(ControllerBase, "signal_handler", note_and_handle))
+        stack.enter_context(replaced(Container, "logs", show_undisturbed))
         # Paddle shows the end of one that failed first, which need not be the cause, or what it has shown.
         stack.enter_context(replaced(Container, "tail", lambda container: None))
         logger.addFilter(is_news)
