@@ -82,6 +82,15 @@ def module_path(tmp_path_factory):
     return tmp_path_factory.mktemp("m")
 
 
+@pytest.fixture(scope="module")
+def world(module_path):
+    """A folder with a tiny model, and a corpus of it in data."""
+    from tiny_pretrain import write_corpus, write_model  # by tests of pretraining alone
+
+    write_corpus(module_path / "data", write_model(module_path / "model"))
+    return module_path
+
+
 @pytest.fixture(autouse=True)
 def _same_signals():
     """A run that was stopped ignores signals at its end; the programs of later tests would inherit that."""

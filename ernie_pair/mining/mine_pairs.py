@@ -57,10 +57,7 @@ from ernie_pair.pairs.audit.new_pairs import (
     write_new_pairs,
 )
 from ernie_pair.pairs.data.pair_file import Pairs
-from ernie_pair.pairs.data.pair_records import (
-    LABEL_MAP_HELP,
-    RowFlags,
-)
+from ernie_pair.pairs.data.pair_records import LABEL_MAP_HELP, RowFlags
 from ernie_pair.pairs.data.pair_source import PairSource, labels_for
 from ernie_pair.pairs.targets.metrics import number_texts
 from ernie_pair.retrieval.index import read_index, stored_vectors

@@ -15,20 +15,13 @@ import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Literal, NamedTuple, Sequence
+from typing import Any, Dict, List, NamedTuple, Sequence
 
 import numpy as np
 
 from data_tools.text.text_files import LineRules
-from data_tools.text.texts import TextFlags, has_ids, read_texts
-from ernie_pair.core.cli.options import (
-    OverwriteFlag,
-    data_option,
-    evaluation_option,
-    file_option,
-    model_folder_option,
-    speed_option,
-)
+from data_tools.text.texts import has_ids, read_texts
+from ernie_pair.core.cli.options import data_option, evaluation_option, file_option, model_folder_option
 from ernie_pair.core.errors import InputError, again_with, counted
 from ernie_pair.core.files.json_file import read_json_object, shown, write_json
 from ernie_pair.core.progress import CountProgress, say
@@ -37,9 +30,8 @@ from ernie_pair.evaluation.scorer import load, results_of
 from ernie_pair.inference.embedder import EmbedderOptions
 from ernie_pair.inference.predictor import PairScorer
 from ernie_pair.pairs.targets.metrics import percentile_interval, resamples
-from ernie_pair.retrieval.build_index import THREADS_HELP
-from ernie_pair.retrieval.index import SEARCH_LIBRARIES
 from ernie_pair.retrieval.index_folder import BM25, BOTH, RETRIEVALS, IndexFolder, open_index_folder
+from ernie_pair.retrieval.search_texts import SearchFlags
 from ernie_pair.retrieval.searcher import QUERIES, RECALL_K, Hit, TextRecall, rerank
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
@@ -54,19 +46,14 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class EvaluateSearchConfig(OverwriteFlag, TextFlags):
+class EvaluateSearchConfig(SearchFlags):
     """Measure how well an index finds the texts that answer questions, by each way that it was made for."""
 
     EXAMPLE = "--index faq.index --embedding_model embedder --input_file questions.tsv"
-    NEEDS = SEARCH_LIBRARIES
 
-    index: str = data_option(help="the folder that ernie-pair index made", reads="FOLDER")
     input_file: str = file_option(
         help="a table or JSON of questions, each with the id of a text of the index that answers it; several "
         "rows of a question: any of their texts does"
-    )
-    embedding_model: str = model_folder_option(
-        "", help="the embedding model that the index was made with; not for BM25 alone"
     )
     model_path: str = model_folder_option(
         "", help="pair classifier that reranks the texts found, as a stage of its own; empty: none"
@@ -75,11 +62,6 @@ class EvaluateSearchConfig(OverwriteFlag, TextFlags):
     recall_k: int = evaluation_option(
         RECALL_K, help="texts found for a question, which the classifier reranks", unit="texts", at_least=10
     )
-    long_query: Literal["stop", "cut"] = data_option(
-        "stop", help="a question that is too long for the embedding model: stop, or truncate it"
-    )
-    device: Literal["cpu", "gpu"] = speed_option("cpu", help="where the models run")
-    threads: int = speed_option(0, help=THREADS_HELP, unit="threads", at_least=0)
 
 
 class Question(NamedTuple):

@@ -20,12 +20,7 @@ from typing import Callable, Dict, Iterator, List, Literal, Optional, Sequence, 
 from data_tools.text.table_writer import check_table_suffix, ending_to_write, table_writer
 from data_tools.text.tables import JSON_ENDINGS, detect_form, records
 from data_tools.text.text_files import LineRules
-from data_tools.text.texts import (
-    INPUT_HELP,
-    NamedText,
-    TextFlags,
-    read_texts,
-)
+from data_tools.text.texts import INPUT_HELP, NamedText, TextFlags, read_texts
 from ernie_pair.core.cli.options import (
     OverwriteFlag,
     data_option,
@@ -60,16 +55,28 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class SearchConfig(OverwriteFlag, TextFlags):
-    """Find the texts of an index that match a query; without one, queries are read from standard input."""
+class SearchFlags(OverwriteFlag, TextFlags):
+    """The index that is searched, and how its embedding model is run."""
 
-    EXAMPLE = "--index faq.index --embedding_model embedder --model_path ship --text 怎么开户"
     NEEDS = SEARCH_LIBRARIES
 
     index: str = data_option(help="the folder that ernie-pair index made", reads="FOLDER")
     embedding_model: str = model_folder_option(
         "", help="the embedding model that the index was made with; not for BM25 alone"
     )
+    long_query: Literal["stop", "cut"] = data_option(
+        "stop", help="a query that is too long for the embedding model: stop with an error, or truncate it"
+    )
+    device: Literal["cpu", "gpu"] = speed_option("cpu", help="where the models run")
+    threads: int = speed_option(0, help=THREADS_HELP, unit="threads", at_least=0)
+
+
+@dataclass(frozen=True)
+class SearchConfig(SearchFlags):
+    """Find the texts of an index that match a query; without one, queries are read from standard input."""
+
+    EXAMPLE = "--index faq.index --embedding_model embedder --model_path ship --text 怎么开户"
+
     model_path: str = model_folder_option(
         "", help="pair classifier that reranks the texts found, trained or exported; empty: none"
     )
@@ -97,11 +104,6 @@ class SearchConfig(OverwriteFlag, TextFlags):
         "a fused rank; none: keep all",
     )
     retrieval: Literal["auto", "vectors", "bm25", "both"] = evaluation_option("auto", help=RETRIEVAL_HELP)
-    long_query: Literal["stop", "cut"] = data_option(
-        "stop", help="a query that is too long for the embedding model: stop with an error, or truncate it"
-    )
-    device: Literal["cpu", "gpu"] = speed_option("cpu", help="where the models run")
-    threads: int = speed_option(0, help=THREADS_HELP, unit="threads", at_least=0)
 
     def __post_init__(self):
         super().__post_init__()

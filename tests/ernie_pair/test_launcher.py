@@ -8,7 +8,6 @@ import pty
 import signal
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -36,6 +35,12 @@ def launch(folder, *words, **environment):
     return python(*words, cwd=folder, timeout=120, **environment)
 
 
+def start(folder, script, **streams):
+    words = [sys.executable, "-u", "-m", "ernie_pair.launcher", "--log_dir", "log", "--nproc_per_node", "2"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"}
+    return subprocess.Popen([*words, script], cwd=folder, env=environment, **streams)
+
+
 SPEAKING = """
 import logging, subprocess, sys
 from ernie_pair.runtime.processes.console import GOOD, start_console
@@ -52,15 +57,7 @@ if "again" not in sys.argv:
 def seen_on_a_terminal(folder):
     (folder / "speaking.py").write_text(SPEAKING)
     terminal, end = pty.openpty()
-    words = ["--nproc_per_node", "2", "--log_dir", folder / "log", "speaking.py"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ernie_pair.launcher", *map(str, words)],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"},
-        stdin=end,
-        stdout=end,
-        stderr=end,
-    )
+    process = start(folder, "speaking.py", stdin=end, stdout=end, stderr=end)
     os.close(end)
     shown = b""
     with contextlib.suppress(OSError):  # EIO: all writers have closed it
@@ -131,8 +128,7 @@ def test_processes_on_the_cpu_see_no_gpu(monkeypatch, visible, asked, words, giv
 
 def test_rendezvous_ports_are_below_the_ephemeral_range(tmp_path):
     (tmp_path / "told.py").write_text("import os\nprint(os.environ['PADDLE_TRAINER_ENDPOINTS'])\n")
-    words = ["-m", "ernie_pair.launcher", "--log_dir", "log", "--nproc_per_node", "2", "told.py"]
-    assert python(*words, cwd=tmp_path, without=["PORT_RANGE"]).returncode == 0
+    assert launch(tmp_path, "--nproc_per_node", 2, "told.py", without=["PORT_RANGE"]).returncode == 0
     said = (tmp_path / "log" / "workerlog.0").read_text().split()[-1]
     ports = [int(endpoint.rpartition(":")[2]) for endpoint in said.split(",")]
     first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
@@ -240,11 +236,7 @@ time.sleep(100)
 
 def test_the_last_output_of_a_stopped_run_is_shown(tmp_path):
     (tmp_path / "waits.py").write_text(WAITS)
-    words = [sys.executable, "-u", "-m", "ernie_pair.launcher", "--log_dir", "log", "--nproc_per_node", "2"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    running = subprocess.Popen(
-        [*words, "waits.py"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
-    )
+    running = start(tmp_path, "waits.py", stdout=subprocess.PIPE, text=True)
     assert running.stdout.readline() == "ready\n"
     running.send_signal(signal.SIGTERM)
     assert running.communicate(timeout=60)[0] == "saved, and stopped\n" and running.returncode == 143
@@ -255,19 +247,13 @@ def test_a_signal_waits_until_a_log_is_read():
         lines = ["first\n", "second\n", ""]
 
         def readline(self):
-            os.kill(os.getpid(), signal.SIGTERM)
+            ControllerBase.signal_handler(controller, signal.SIGTERM, None)
             return self.lines.pop(0)
 
-    stopped, shown = [], io.StringIO()
+    stopped, shown, container = [], io.StringIO(), Container()
     context = SimpleNamespace(logger=logging.getLogger("LAUNCH"), status=SimpleNamespace(done=lambda: None))
     controller = SimpleNamespace(ctx=context, stop=lambda sigint: stopped.append(shown.getvalue()))
-    before = signal.getsignal(signal.SIGTERM)
+    container._log_handler = Log()
     with end_noted() as end, pytest.raises(SystemExit):
-        signal.signal(signal.SIGTERM, partial(ControllerBase.signal_handler, controller))
-        container = Container()
-        container._log_handler = Log()
-        try:
-            container.logs(shown)
-        finally:
-            signal.signal(signal.SIGTERM, before)
+        container.logs(shown)
     assert stopped == ["first\nsecond\n"] and end.signal == signal.SIGTERM

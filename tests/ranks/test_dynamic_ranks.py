@@ -8,7 +8,7 @@ from launched import launch_line, one_thread, run_script
 from places import SCRIPTS
 from run_files import events, files_of
 from safetensors.numpy import load_file
-from tiny_pretrain import flags, write_corpus, write_model
+from tiny_pretrain import flags
 from waiting import kill_launched, until
 
 pytestmark = pytest.mark.ranks
@@ -18,12 +18,6 @@ STEPS = {"max_steps": 5, "decay_steps": 5, "graph": "dynamic"}
 SHARDED = {"dp_degree": 1, "sharding_degree": 2}
 NO_DROPOUT = {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}
 SCALED = {"use_amp": "true", "amp_dtype": "float32", "init_loss_scaling": 8, "incr_every_n_steps": 2}
-
-
-@pytest.fixture(scope="module")
-def world(module_path):
-    write_corpus(module_path / "data", write_model(module_path / "model"))
-    return module_path
 
 
 def words_of(world, output, processes, **changes):

@@ -10,7 +10,7 @@ from places import SCRIPTS
 from run_files import events, files_of
 from safetensors.numpy import load_file
 from tiny_models import ORDER, POOLER, write_bert
-from tiny_pretrain import flags, write_corpus, write_model
+from tiny_pretrain import flags
 from waiting import free_port, kill_launched, until
 
 from ernie_pair.core.errors import InputError
@@ -22,12 +22,6 @@ SCRIPT = SCRIPTS / "run_pretrain_static.py"
 QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 PLAIN = {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0, "max_steps": 5}
 SHARDED = {"dp_degree": 1, "sharding_degree": 2}
-
-
-@pytest.fixture(scope="module")
-def world(module_path):
-    write_corpus(module_path / "data", write_model(module_path / "model"))
-    return module_path
 
 
 def words_of(world, output, processes, **changes):

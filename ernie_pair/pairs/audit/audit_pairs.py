@@ -43,10 +43,7 @@ from ernie_pair.pairs.audit.findings import (
 )
 from ernie_pair.pairs.audit.new_pairs import results_of_pairs
 from ernie_pair.pairs.data.pair_file import Pairs
-from ernie_pair.pairs.data.pair_records import (
-    LABEL_MAP_HELP,
-    RowFlags,
-)
+from ernie_pair.pairs.data.pair_records import LABEL_MAP_HELP, RowFlags
 from ernie_pair.pairs.data.pair_source import WORDS, PairSource, check_columns, labels_for, read_all
 from ernie_pair.pairs.data.rejected import ENDING, log_rejected
 

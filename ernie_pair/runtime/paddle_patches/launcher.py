@@ -13,7 +13,7 @@ from argparse import ArgumentParser
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Callable, Iterator, List, NamedTuple, Sequence
+from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence
 
 from ernie_pair.runtime.paddle_patches.core_settings import replaced
 
@@ -129,8 +129,7 @@ def end_noted() -> Iterator[LaunchEnd]:
     from paddle.distributed.launch.job.pod import Pod
 
     end, stop, handle, show = LaunchEnd(), Pod.stop, ControllerBase.signal_handler, Container.logs
-    shown_now: List[Container] = []
-    waiting: List[Callable[[], None]] = []
+    late: Optional[List[partial]] = None  # what waits while a log is read
 
     def note_and_stop(pod, *arguments, **named):
         end.failed = end.failed or [_failed(each) for each in pod.failed_container()]
@@ -151,20 +150,21 @@ def end_noted() -> Iterator[LaunchEnd]:
 
     def note_and_handle(controller, number, frame):
         end.signal = end.signal or number
-        waiting.append(partial(handle, controller, number, frame))
-        handle_waiting()
+        if late is None:
+            handle(controller, number, frame)
+        else:
+            late.append(partial(handle, controller, number, frame))
 
     def show_undisturbed(container, *arguments, **named):
-        shown_now.append(container)
+        nonlocal late
+        calls: List[partial] = []
+        late = calls
         try:
             return show(container, *arguments, **named)
         finally:
-            shown_now.pop()
-            handle_waiting()
-
-    def handle_waiting() -> None:
-        while waiting and not shown_now:
-            waiting.pop(0)()
+            late = None
+            for call in calls[:1]:  # which ends the launcher
+                call()
 
     def is_news(record: logging.LogRecord) -> bool:
         return not record.getMessage().startswith(NO_NEWS)

@@ -3,18 +3,11 @@ import json
 import pytest
 from tiny_pair import write_model as write_pair_model
 from tiny_pair import write_rows
-from tiny_pretrain import write_corpus, write_model
 
 from ernie_pair import PairTokenizer
 from ernie_pair.checks.inspect_data import InspectConfig, inspect_data
 from ernie_pair.core.cli.cli import parse_config
 from ernie_pair.core.errors import InputError
-
-
-@pytest.fixture(scope="module")
-def world(module_path):
-    write_corpus(module_path / "data", write_model(module_path / "model"))
-    return module_path
 
 
 def inspect(world, *words, vocab_file=None, samples=80, given="text"):

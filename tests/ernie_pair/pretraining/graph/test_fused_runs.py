@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from places import ROOT
-from tiny_pretrain import events, flags, has_bf16, needs_kernels, write_corpus, write_model
+from tiny_pretrain import events, flags, has_bf16, needs_kernels
 
 from ernie_pair.runtime.cpu import LEVEL_ASKED
 
@@ -27,12 +27,6 @@ RUNS = {
 }
 OF_BF16 = {"bf16": (BF16, {}), "bf16 cut": ({**BF16, **FOUR}, {})}
 AGAIN = {"cut": RUNS["fused"], "other path": (FUSED, {}), "bf16 cut": (BF16, {})}
-
-
-@pytest.fixture(scope="module")
-def world(module_path):
-    write_corpus(module_path / "data", write_model(module_path / "model"))
-    return module_path
 
 
 def run_all(world, runs):

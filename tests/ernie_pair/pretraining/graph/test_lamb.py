@@ -4,21 +4,14 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pytest
 from children import output_of
 from pretrain_runs import arrays, assert_same_files
-from tiny_pretrain import VOCAB, events, pretrain, write_corpus, write_model
+from tiny_pretrain import VOCAB, events, pretrain
 
 STEPS = Path(__file__).with_name("lamb_steps.py")
 LAMB = {"optimizer": "lamb", "adam_epsilon": 1e-6}
 BETAS, EPSILON, DECAY = (0.9, 0.99), 1e-6, 0.02
 EMBEDDING = "ernie.embeddings.word_embeddings.weight"
-
-
-@pytest.fixture(scope="module")
-def world(module_path):
-    write_corpus(module_path / "data", write_model(module_path / "model"))
-    return module_path
 
 
 def lamb_of_numpy(start, gradients, rates, clip):
