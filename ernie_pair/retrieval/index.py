@@ -208,6 +208,7 @@ KINDS, PRECISIONS = ("flat", "ivf", "hnsw"), ("fp32", "fp16", "int8")
 _CODES = {"fp32": ("Flat", 4), "fp16": ("SQfp16", 2), "int8": ("SQ8", 1)}  # faiss's name, bytes per number
 TRAINED_ON = 64  # vectors per list; faiss wants at least 39
 MIN_PER_LIST = 39
+SMALL_GRAPH = 10_000  # vectors that one thread adds
 FOR_RANGES = 1 << 16  # vectors that the ranges of int8 are estimated from
 SEED = 1234
 DEFAULT_BREADTH = 64  # a million texts, 1024 lists: 80% of the nearest ten, where 16 lists gave 59%
@@ -279,11 +280,11 @@ def check_memory(shape: IndexShape, count: int, dim: int) -> None:
 def train_index(shape: IndexShape, count: int, dim: int, chunks: Chunks, threads: int) -> Any:
     """Return faiss's index for the ``count`` vectors of ``chunks``, to which none has been added yet.
 
-    The same vectors give the same bytes, except for hnsw, which several threads build in the order in which
-    they run. A chunk of vectors and the index itself are in memory.
+    The same vectors give the same bytes, except for a large hnsw, which several threads build in the order
+    in which they run; in a small one they could leave parts unreached. A chunk and the index are in memory.
     """
     faiss = require_faiss()
-    faiss.omp_set_num_threads(threads)
+    faiss.omp_set_num_threads(1 if shape.kind == "hnsw" and count < SMALL_GRAPH else threads)
     index = faiss.index_factory(dim, shape.words(count), faiss.METRIC_INNER_PRODUCT)
     if shape.kind == "hnsw":
         index.hnsw.efConstruction = shape.ef_construction
