@@ -50,7 +50,10 @@ MAX_AUDITED = 200 << 20  # bytes of text
 
 
 class Size(NamedTuple):
-    """A new model, for text of at least so many ``characters``, and the rates at which it learns."""
+    """A new model, for text of at least so many ``characters``, and the rates at which it learns.
+
+    Two layers learn less than four of few pairs too, see docs/RESULTS.md.
+    """
 
     characters: int
     hidden_size: int
@@ -61,8 +64,7 @@ class Size(NamedTuple):
 
 
 SIZES = (
-    Size(0, 128, 2, 2, 2e-3, 5e-4),
-    Size(1_000_000, 192, 4, 3, 1e-3, 5e-4),
+    Size(0, 192, 4, 3, 1e-3, 3e-4),
     Size(8_000_000, 312, 4, 12, 5e-4, 2e-4),
     Size(60_000_000, 384, 6, 6, 4e-4, 1e-4),
     Size(600_000_000, 768, 12, 12, 1e-4, 5e-5),
@@ -71,6 +73,7 @@ EFFICIENCY = 0.7  # of the rate of products alone that a step of training reache
 MASKED = 0.15
 BATCH, SAMPLES = 32, 64  # pairs of a step of training, samples of one of pretraining
 STEPS = 400  # of training, the fewest
+FEW, FEW_RATE = 10_000, 1e-4  # training pairs, which what was pretrained learns at no higher rate
 PASSES, MIN_STEPS = 20, 200  # the most over the text, and the fewest in all
 
 
@@ -187,14 +190,25 @@ class Plan:
         return self._seconds(width, self.size.layers, 4 * width, vocabulary)
 
     @property
+    def rows(self) -> float:
+        """Return about how many training pairs are left when dev and test pairs are split off."""
+        return self.inputs.rows.get("train", 0) * (1 - len(self.parts) * self.config.dev_share)
+
+    @property
     def epochs(self) -> int:
         """Return the passes over the training pairs."""
-        rows = self.inputs.rows.get("train", 0) * (1 - len(self.parts) * self.config.dev_share)
-        return self.config.epochs or choose_epochs(rows, BATCH, STEPS)
+        return self.config.epochs or choose_epochs(self.rows, BATCH, STEPS)
 
     def _choose_rate(self, of_new_model: float) -> float:
         spec = self.inputs.spec
         return of_new_model if spec is None else 1e-4 if spec.hidden_size < 512 else 5e-5
+
+    def _rate_on_pairs(self) -> float:
+        """Return the rate of training on pairs, see docs/RESULTS.md."""
+        is_low = self.pretrains and self.rows < FEW
+        return self._choose_rate(
+            min(FEW_RATE, self.size.training_rate) if is_low else self.size.training_rate
+        )
 
     def count_steps(self, tokens: int) -> int:
         """Return the steps of pretraining on a corpus of so many tokens: within the time, or PASSES of it."""
@@ -370,7 +384,7 @@ class Plan:
         return Step("convert to a dynamic model", [self.recipe.convert()], decided=lambda: decided)
 
     def _train(self) -> Step:
-        config, rate = self.config, self._choose_rate(self.size.training_rate)
+        config, rate = self.config, self._rate_on_pairs()
         (train, row_flags), (dev, _) = self.file("train"), self.file("dev")
         flags = {
             "train_file": train,

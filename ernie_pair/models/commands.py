@@ -38,7 +38,6 @@ from ernie_pair.core.progress import say
 from ernie_pair.models.embedding_json import read_embedding
 from ernie_pair.models.families import FAMILIES, OF_MATCH
 from ernie_pair.models.hugging_face import OWN_FILES, WRITTEN, split_heads, write_hf_folder, write_own_folder
-from ernie_pair.models.match_embeddings import with_match
 from ernie_pair.models.model_folder import resolve_model_folder
 from ernie_pair.models.sentence_transformers import (
     DENSE,
@@ -46,7 +45,7 @@ from ernie_pair.models.sentence_transformers import (
     list_written,
     write_sentence_files,
 )
-from ernie_pair.models.source import ModelSource, open_model, write_model_folder
+from ernie_pair.models.source import ModelSource, open_model, with_match, write_model_folder
 from ernie_pair.models.spec import (
     CONFIG,
     EMBEDDING,

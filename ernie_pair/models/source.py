@@ -27,7 +27,7 @@ from ernie_pair.core.errors import CheckpointError, InputError, again_with
 from ernie_pair.core.files.atomic_files import read_regular
 from ernie_pair.core.files.hub import download_hint, local_model
 from ernie_pair.core.files.json_file import write_json
-from ernie_pair.models.families import FAMILIES, get_family, unsupported_type
+from ernie_pair.models.families import FAMILIES, OF_MATCH, get_family, unsupported_type
 from ernie_pair.models.hugging_face import (
     DECODER,
     config_from_hf,
@@ -61,7 +61,7 @@ from ernie_pair.models.tokenizers import (
     own_vocabulary,
     read_tokenizer,
 )
-from ernie_pair.weights.parameter_names import ORDER_HEAD, TOKEN_HEAD, TYPES, fit_rows
+from ernie_pair.weights.parameter_names import MATCH_HEAD, ORDER_HEAD, TOKEN_HEAD, TYPES, fit_rows
 from ernie_pair.weights.weight_files import Arrays, read_weights, unwrapped, write_weights
 
 if TYPE_CHECKING:
@@ -143,6 +143,7 @@ class ModelSource:
             return found
         tables = {name: array for name, array in found.items() if name.endswith(TYPES)}
         fitting = {n: fit_rows(array, self.spec.token_types, has_match, where) for n, array in tables.items()}
+        found = {n: array for n, array in found.items() if has_match or not n.startswith(MATCH_HEAD)}
         return {**found, **fitting}
 
 
@@ -421,3 +422,37 @@ def choose_class(spec: ModelSpec, weights: Iterable[str]) -> str:
     if TOKEN_HEAD in heads and family.names_heads:
         ending = "ForPretraining" if ORDER_HEAD in heads else "ForMaskedLM"
     return ("Own" if is_own else "") + family.class_start + ending
+
+
+def with_match(source: ModelSource, asked: "bool | str") -> ModelSource:
+    """Return ``source`` with match embeddings or without, as --match_embeddings ``asked``: true, false, auto.
+
+    auto keeps what a trained classifier has, gives them to random weights and to what was pretrained here,
+    and leaves a published model as it is, which PaddleNLP and transformers load. `read_weights` of what is
+    returned fits. Raises InputError for a model that cannot have them.
+    """
+    spec = source.spec
+    can_have = FAMILIES[spec.family].takes_types and spec.token_types > 0
+    if asked is True and not can_have:
+        raise InputError(
+            f"--match_embeddings true: {source.name} has no token types, which they are rows of; leave it out"
+        )
+    is_trained = "Classif" in architecture_in(spec.config) or bool(spec.model_class)
+    usual = spec.has_match or not is_trained and can_have and _is_own(source)
+    wanted = usual if asked == "auto" else asked
+    if wanted == spec.has_match:
+        return source
+    if not wanted:
+        config = {key: value for key, value in spec.config.items() if key not in OF_MATCH}
+        return replace(source, spec=spec.with_config(config), match_in_file=source.has_match_in_file)
+    one = read_tokenizer(source.vocab_file, spec)
+    ids = {one.pad_id, one.cls_id, one.sep_id, one.mask_id, one.unk_id} - {-1}
+    spec = spec.replace(**dict(zip(OF_MATCH, (True, sorted(ids)))))
+    return replace(source, spec=spec, match_in_file=source.has_match_in_file)
+
+
+def _is_own(source: ModelSource) -> bool:
+    """Return whether the weights are random, or of a pretraining with this package."""
+    folder = source.folder
+    is_converted = folder is not None and (folder / CONVERSION).is_file()
+    return source.weights is None or source.weights.stem == "static_vars" or is_converted

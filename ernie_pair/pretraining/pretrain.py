@@ -15,9 +15,8 @@ from ernie_pair.core.cli.options import defaults_of
 from ernie_pair.core.errors import counted
 from ernie_pair.core.files.atomic_files import keep_no_results
 from ernie_pair.models.families import SPECIFIC
-from ernie_pair.models.match_embeddings import with_match
 from ernie_pair.models.model_card import write_card
-from ernie_pair.models.source import NAME_FAMILY, ModelSource, check_lower_case, open_model
+from ernie_pair.models.source import NAME_FAMILY, ModelSource, check_lower_case, open_model, with_match
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig, check_family, check_layout
 from ernie_pair.pretraining.convert.warm_start import with_order_head
 from ernie_pair.pretraining.data import PretrainData, open_pretrain_data

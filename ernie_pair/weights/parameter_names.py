@@ -194,6 +194,7 @@ def without_training_heads(arrays: Arrays) -> Arrays:
 LEVELS = 3  # of match embeddings: runs of 1, of 2, and of 3 or more tokens
 ROWS = 1 + LEVELS  # per token type
 TYPES = "embeddings.token_type_embeddings.weight"
+MATCH_HEAD = "match_head."
 
 
 def fit_rows(table_TD: np.ndarray, num_types: int, has_match: bool, where: str) -> np.ndarray:

@@ -48,11 +48,12 @@ from ernie_pair.models.networks.encoders import (
     network_spec,
     own_head_class,
 )
+from ernie_pair.models.networks.match_embeddings import MatchHead, match_levels
 from ernie_pair.models.source import WRITE_FAMILY, ModelSource, open_model
 from ernie_pair.models.spec import CONFIG, ModelSpec, TokenizerSettings, architecture_in, parse_spec
 from ernie_pair.runtime.paddle_patches.layers import init_like
 from ernie_pair.runtime.paddle_patches.paddlenlp_import import skipped_init, transformers
-from ernie_pair.weights.parameter_names import fit_rows, match_parameters
+from ernie_pair.weights.parameter_names import MATCH_HEAD, fit_rows, match_parameters
 from ernie_pair.weights.weight_files import Arrays, as_float32
 
 FLAG = "--model_class"
@@ -61,7 +62,7 @@ Base = TypeVar("Base")
 MEAN_CLASS = "MeanPooledPairClassifier"
 EPSILON_CLASS, SIGMOID_CLASS = "OwnEpsilonPairClassifier", "SigmoidPairClassifier"
 MATCH_CLASS = "MatchPairClassifier"
-HEADS = ("classifier.", "pre_classifier.")
+HEADS = ("classifier.", "pre_classifier.", MATCH_HEAD)
 
 
 def trusted_class(source: ModelSource, name: str, base: Type[Base], is_trained: bool) -> Type[Base]:
@@ -161,6 +162,7 @@ class PairClassifier(EncoderModel):
             table = self.encoder.embeddings.token_type_embeddings.weight
             rows = table.numpy()[: self.spec.token_types]
             table.set_value(fit_rows(rows, self.spec.token_types, True, self.family))
+            self.match_head = MatchHead(self.spec.vocab_size, self.num_classes)
         self.reads_all_tokens = False  # somebody reads the last hidden states, by a hook
         labels, bias = self.spec.labels, dict(self.named_parameters()).get(self._output_bias())
         if self.num_classes == 1 and labels.label_range and not labels.activation and bias is not None:
@@ -191,11 +193,14 @@ class PairClassifier(EncoderModel):
         return next((name for name in named if name.endswith("bias")), "")
 
     def is_unused(self, name: str) -> bool:
-        """Return whether no logit, or no order of candidates, depends on the parameter of this name.
+        """Return whether the parameter of this name is not trained: no logit, or no order, depends on it.
 
-        A constant added to all scores of a query has a gradient of pure rounding, which AdamW would amplify.
+        What a token tells is counted. A constant added to all scores of a query has a gradient of pure
+        rounding, which AdamW would amplify.
         """
         if self.spec.target == RANKING and name == self._output_bias():
+            return True
+        if name.startswith(f"{MATCH_HEAD}information"):
             return True
         return super().is_unused(name)
 
@@ -226,13 +231,19 @@ class PairClassifier(EncoderModel):
         layers = self.layers()
         last = layers[-1] if self.reads_first_token else None
         unpadded = layers if self.reads_no_padding else None
+        spec, levels_BS = self.spec, None
+        if spec.has_match:
+            levels_BS = match_levels(input_ids, token_type_ids, spec.unmatched_ids, spec.token_types)
         states_BSD, pooled_BD = hidden_states(
-            self.spec, self.encoder, input_ids, token_type_ids, last, unpadded
+            spec, self.encoder, input_ids, token_type_ids, last, unpadded, levels_BS
         )
         if self.head == "own":
             logits_BC = self.classifier(states_BSD)
         else:
             logits_BC = self.classifier(self.dropout(self._pooled(states_BSD, pooled_BD, input_ids)))
+        if levels_BS is not None:
+            more_BC = self.match_head(input_ids, levels_BS, spec.unmatched_ids, spec.token_types)
+            logits_BC = logits_BC + more_BC.astype(logits_BC.dtype)
         logits_BC = F.sigmoid(logits_BC) if self.spec.labels.activation == SIGMOID else logits_BC
         is_plain = labels is None and not return_dict
         return logits_BC if is_plain else output_with_loss(logits_BC, labels, return_dict, self.spec.target)
@@ -321,6 +332,7 @@ def load_initial_weights(model: PairClassifier, source: ModelSource, is_other_ta
     # The head, and the parameters of a subclass.
     outside = [name for name, _ in model.named_parameters() if not name.startswith(f"{model.attribute}.")]
     may_miss: Tuple[str, ...] = (*HEADS, *outside) if headless else ()
+    may_miss += () if source.has_match_in_file else (MATCH_HEAD,)
     masked_lm = architecture_in(source.spec.config).endswith("ForMaskedLM")  # transformers' has no pooler
     if source.is_hugging_face or masked_lm:  # and no model of transformers what is idle here
         idle = tuple(f"{model.attribute}.{part}" for part in model.family_spec.unused)

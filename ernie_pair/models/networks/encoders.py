@@ -8,7 +8,7 @@ left out had no part in them. B batch, S sequence, D hidden.
 
 import sys
 from contextlib import ExitStack, nullcontext
-from functools import partial, reduce
+from functools import partial
 from pathlib import Path
 from typing import (
     Any,
@@ -18,7 +18,6 @@ from typing import (
     Dict,
     List,
     Optional,
-    Sequence,
     Tuple,
     Type,
     TypeVar,
@@ -50,7 +49,7 @@ from ernie_pair.runtime.paddle_patches.layers import (
 )
 from ernie_pair.runtime.paddle_patches.paddlenlp_import import transformers
 from ernie_pair.runtime.processes.world import seed_of
-from ernie_pair.weights.parameter_names import LEVELS, ROWS
+from ernie_pair.weights.parameter_names import ROWS
 from ernie_pair.weights.weight_files import MODEL_STATE, Arrays
 
 Model = TypeVar("Model")
@@ -215,65 +214,29 @@ def is_token_in(input_ids, pad_id: int):
     return so_far - is_other < so_far[:, -1:]
 
 
-def match_levels(input_ids, token_type_ids, unmatched_ids: Sequence[int], step: int = 1):
-    """Return ``step`` times the length, up to LEVELS, of each token's longest run in the other text, 0: none.
-
-    ``input_ids`` and ``token_type_ids`` are int64 [B, S], the latter the segments of `token_rows`, and so is
-    what is returned; ``unmatched_ids``: of special tokens, which match nothing. Paddle Inference 3.3 computes
-    in place, also slices that share their memory, and loses the factor of a sum of whole numbers: here are
-    neither slices [B, S, S] nor products.
-    """
-    is_word_BS = input_ids != unmatched_ids[0]
-    for unmatched_id in unmatched_ids[1:]:
-        is_word_BS = paddle.logical_and(is_word_BS, input_ids != unmatched_id)
-    is_first_BS = paddle.logical_and(is_word_BS, token_type_ids == 0)
-    is_second_BS = paddle.logical_and(is_word_BS, token_type_ids > 0)
-    first_BS = paddle.where(is_first_BS, input_ids, paddle.full_like(input_ids, -1))
-    second_BS = paddle.where(is_second_BS, input_ids, paddle.full_like(input_ids, -2))
-    run_BSS, levels_BS = None, paddle.zeros_like(input_ids)
-    for length in range(1, LEVELS + 1):
-        # [b, i, j]: a run of this length begins at i of the first text, and at j of the second.
-        left_BS, right_BS = shift(first_BS, 1 - length, -1), shift(second_BS, 1 - length, -2)
-        same_BSS = left_BS.unsqueeze(2) == right_BS.unsqueeze(1)
-        run_BSS = same_BSS if run_BSS is None else paddle.logical_and(run_BSS, same_BSS)
-        begins_BS = paddle.logical_or(run_BSS.any(axis=2), run_BSS.any(axis=1))
-        level_BS = paddle.full_like(input_ids, length * step)
-        level_BS = paddle.where(begins_BS, level_BS, paddle.zeros_like(input_ids))
-        levels_BS = reduce(paddle.maximum, [shift(level_BS, by, 0) for by in range(length)], levels_BS)
-    return levels_BS
-
-
-def shift(rows_BS, by: int, filler: int):
-    """Return numbers int64 [B, S] moved ``by`` columns to the right, or to the left where it is negative."""
-    if not by:
-        return rows_BS
-    filled = [paddle.full_like(rows_BS[:, :1], filler)] * abs(by)
-    return paddle.concat([*filled, rows_BS[:, :-by]] if by > 0 else [rows_BS[:, -by:], *filled], axis=1)
-
-
 def masked_mean(states_BSD, weights_BS1):
     """Return the mean [B, D] of states by weights; 0 for a row of padding alone, whose weights are 0."""
     totals_B1 = weights_BS1.sum(axis=1)
     return (states_BSD * weights_BS1).sum(axis=1) / paddle.maximum(totals_B1, paddle.ones_like(totals_B1))
 
 
-def hidden_states(spec: ModelSpec, encoder: nn.Layer, input_ids, token_type_ids, alone=None, layers=None):
+def hidden_states(
+    spec: ModelSpec, encoder: nn.Layer, input_ids, token_type_ids, alone=None, layers=None, levels_BS=None
+):
     """Return hidden states [B, S, D] and the pooled output [B, D], or None for it.
 
     ``input_ids`` and ``token_type_ids`` are int64 [B, S]; a model with one token type gives it to both texts.
+    ``levels_BS``: of `match_levels`, of a model with match embeddings.
     ``alone``: the last layer, to run for the first token alone; the hidden states are [B, 1, D] then.
     ``layers``: those of the encoder, if nobody reads the states of padding; where the fused kernels compute
     them, they leave it out, and return 0 there.
     """
     called, pad_id = FAMILIES[spec.family], spec.pad_id
-    levels_BS = 0
-    if spec.has_match:
-        levels_BS = match_levels(input_ids, token_type_ids, spec.unmatched_ids, spec.token_types)
     if spec.token_types == 1:
         token_type_ids = token_type_ids * 0  # a program that is traced keeps its input
     elif called.counts_from_padding:  # its tokenizer of two separators between the texts gives all one type
         token_type_ids = token_type_ids * (1 - token_type_ids.max(axis=1, keepdim=True) // SEPARATOR)
-    token_type_ids = token_type_ids + levels_BS if spec.has_match else token_type_ids
+    token_type_ids = token_type_ids if levels_BS is None else token_type_ids + levels_BS
     asked = {"token_type_ids": token_type_ids} if called.takes_types else {}
     mask_BS = is_token_in(input_ids, pad_id).astype(encoder.embeddings.word_embeddings.weight.dtype)
     added = ((1.0 - mask_BS) * MASKED).unsqueeze([1, 2]) if called.takes_added_mask else mask_BS

@@ -23,7 +23,6 @@ from ernie_pair.inference.token_rows import open_tokenizer
 from ernie_pair.kernels.choice import KernelChoice, KernelFlags
 from ernie_pair.models.embedding_json import EMBEDDING, EmbeddingSettings, Step
 from ernie_pair.models.families import FAMILIES, OF_MATCH
-from ernie_pair.models.match_embeddings import with_match
 from ernie_pair.models.networks.classifier import HEADS, set_matching, unused_parts, with_prefix
 from ernie_pair.models.networks.encoders import (
     THEIRS,
@@ -39,7 +38,7 @@ from ernie_pair.models.networks.encoders import (
 )
 from ernie_pair.models.networks.kernel_path import casting, choose_path, take_threads
 from ernie_pair.models.sentence_transformers import DENSE, write_sentence_files
-from ernie_pair.models.source import ModelSource
+from ernie_pair.models.source import ModelSource, with_match
 from ernie_pair.models.spec import ModelSpec
 from ernie_pair.runtime.device import start_device
 from ernie_pair.runtime.paddle_patches.core_settings import without_tf32

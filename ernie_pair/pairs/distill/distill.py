@@ -29,7 +29,6 @@ from ernie_pair.core.progress import CountProgress
 from ernie_pair.inference.token_rows import Batch, EncodedPairs, exchange_texts, open_tokenizer
 from ernie_pair.models.commands import width_settings
 from ernie_pair.models.labels import CLASSIFICATION, UNLABELLED, Labels, check_has_classes
-from ernie_pair.models.match_embeddings import with_match
 from ernie_pair.models.networks.classifier import (
     PairClassifier,
     build_classifier,
@@ -39,7 +38,7 @@ from ernie_pair.models.networks.classifier import (
 )
 from ernie_pair.models.networks.encoders import TRAINING_ONLY, constant_weights, is_token_in, predict_logits
 from ernie_pair.models.networks.kernel_path import choose_path
-from ernie_pair.models.source import ModelSource, open_model, open_start
+from ernie_pair.models.source import ModelSource, open_model, open_start, with_match
 from ernie_pair.models.spec import ModelSpec
 from ernie_pair.models.temperature import read_calibration
 from ernie_pair.pairs.config.distill_config import StudentConfig

@@ -19,7 +19,6 @@ from ernie_pair.core.cli.options import check_unset, defaults_of
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.json_file import read_json_object
 from ernie_pair.models.labels import RANKING, Labels, parse_label_map
-from ernie_pair.models.match_embeddings import with_match
 from ernie_pair.models.networks.classifier import (
     PairClassifier,
     build_classifier,
@@ -36,7 +35,7 @@ from ernie_pair.models.networks.custom_model import (
     measure_width,
 )
 from ernie_pair.models.networks.kernel_path import choose_path
-from ernie_pair.models.source import ModelSource, open_layer_folder, open_model, open_start
+from ernie_pair.models.source import ModelSource, open_layer_folder, open_model, open_start, with_match
 from ernie_pair.models.spec import (
     VOCAB,
     ModelSpec,

@@ -266,9 +266,9 @@ def test_a_report_of_the_user_stays(asked, config, tmp_path):
 def test_more_text_and_time_give_a_larger_model_more_steps(config):
     facts = inspect_inputs(config)
     fast = replace(facts, flops=1e15, characters_of_pairs=20_000_000)
-    assert Plan(config, facts).size.hidden_size == 128
+    assert Plan(config, facts).size.hidden_size == 192
     assert Plan(config, fast).size.hidden_size == 312
-    assert Plan(replace(config, minutes=1e-6), fast).size.hidden_size == 128
+    assert Plan(replace(config, minutes=1e-6), fast).size.hidden_size == 192
     slow = Plan(config, replace(facts, flops=1e9))
     assert slow.count_steps(10**9) == MIN_STEPS < Plan(config, fast).count_steps(10**9)
     assert "those of the CPU" in Plan(replace(config, device="gpu"), facts).lines()[-1]

@@ -17,12 +17,12 @@ from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.commands import ToHuggingFaceConfig, convert_to_hugging_face
 from ernie_pair.models.families import FAMILIES
-from ernie_pair.models.match_embeddings import with_match
 from ernie_pair.models.networks.classifier import build_classifier, load_classifier, load_initial_weights
-from ernie_pair.models.networks.encoders import match_levels, set_weight
+from ernie_pair.models.networks.encoders import set_weight
 from ernie_pair.models.networks.kernel_path import choose_path
+from ernie_pair.models.networks.match_embeddings import match_levels
 from ernie_pair.models.networks.text_encoder import build_text_encoder, load_text_weights
-from ernie_pair.models.source import ModelSource, open_model
+from ernie_pair.models.source import ModelSource, open_model, with_match
 from ernie_pair.models.spec import parse_spec
 from ernie_pair.pairs.train.initial_model import open_initial_model
 from ernie_pair.weights.parameter_names import LEVELS, ROWS, TYPES, fit_rows
