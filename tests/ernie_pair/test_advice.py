@@ -88,16 +88,13 @@ HUB = ("bert-base-chinese", "BAAI/bge-small-zh")
 
 
 @pytest.mark.parametrize("name", HUB)
-@pytest.mark.parametrize(
-    "words",
-    [
-        f"predict {ASK}",
-        "embed --input_file texts.txt --output_dir vectors",
-        "evaluate --input_file pairs.tsv",
-        "serve",
-        "export --output_dir ship",
-    ],
-)
+@pytest.mark.parametrize("words", [
+    f"predict {ASK}",
+    "embed --input_file texts.txt --output_dir vectors",
+    "evaluate --input_file pairs.tsv",
+    "serve",
+    "export --output_dir ship",
+])  # fmt: skip
 def test_the_name_of_a_hub_gets_the_command_that_downloads_it(said, words, name):
     code, told = said(f"{words} --model_path {name}")
     folder = name.rpartition("/")[2]

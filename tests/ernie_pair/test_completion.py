@@ -59,26 +59,23 @@ def test_bash_completes_commands_and_flags(ask):
         assert named <= set(ask(f"ernie-pair {name} --"))
 
 
-@pytest.mark.parametrize(
-    ("line", "answers"),
-    [
-        ("tr", ["train", "train-embedding"]),
-        ("help pre", ["predict", "prepare", "pretrain"]),
-        ("completion z", ["zsh"]),
-        ("train --use_amp --lear", ["--learning_rate"]),
-        ("train --model_type er", ["ernie", "ernie_gram"]),
-        ("train --use_amp ", ["false", "true"]),
-        ("train --train_file t", ["tables", "train.tsv"]),
-        ("train --output_dir t", ["tables"]),
-        ("train --epochs ", []),
-        ("inspect-data --input_path tr", ["train.tsv"]),
-        ("checkpoint d", ["diff"]),
-        ("compare models --int", ["--int8"]),
-        ("launch tra", ["train", "train-embedding", "train.tsv"]),
-        ("launch train --gpu", ["--gpus"]),
-        ("launch train --max_st", ["--max_steps"]),
-    ],
-)
+@pytest.mark.parametrize(("line", "answers"), [
+    ("tr", ["train", "train-embedding"]),
+    ("help pre", ["predict", "prepare", "pretrain"]),
+    ("completion z", ["zsh"]),
+    ("train --use_amp --lear", ["--learning_rate"]),
+    ("train --model_type er", ["ernie", "ernie_gram"]),
+    ("train --use_amp ", ["false", "true"]),
+    ("train --train_file t", ["tables", "train.tsv"]),
+    ("train --output_dir t", ["tables"]),
+    ("train --epochs ", []),
+    ("inspect-data --input_path tr", ["train.tsv"]),
+    ("checkpoint d", ["diff"]),
+    ("compare models --int", ["--int8"]),
+    ("launch tra", ["train", "train-embedding", "train.tsv"]),
+    ("launch train --gpu", ["--gpus"]),
+    ("launch train --max_st", ["--max_steps"]),
+])  # fmt: skip
 def test_bash_completes_choices_and_paths(ask, line, answers):
     assert ask(f"ernie-pair {line}") == answers
 

@@ -37,38 +37,32 @@ def test_a_folder_says_what_it_holds(world, name, kind):
     assert kind_of_folder(str(world / name)) == kind
 
 
-@pytest.mark.parametrize(
-    "command, words, form",
-    [
-        ("evaluate", "--model_path trained --input_file x", "evaluate"),
-        ("evaluate", "--model_path=embedder --input_file x", "evaluate embedding"),
-        ("evaluate", "--model-path embedder --dims all", "evaluate embedding"),
-        ("evaluate", "--model_path pretrained --input_dir x", "evaluate mlm"),
-        ("evaluate", "--model_path ernie-1.0 --input_dir x", "evaluate mlm"),
-        ("evaluate", "--model_path pretrained --input_file x", "evaluate"),  # which has no classifier
-        ("predict", "--model_path pretrained --text x", "predict mlm"),
-        ("predict", "--model_path pretrained --pair x y", "predict"),
-        ("predict", "--text x --model_path", "predict mlm"),
-        ("predict", "--model_path embedder --input_file x", "predict"),
-        ("export", "--model_path embedder --output_dir x", "export embedding"),
-        ("export", "--model_path embedder --format onnx", "export embedding"),  # which refuses the flag
-        ("export", "--model_path trained --tresholt 1", "export"),
-    ],
-)
+@pytest.mark.parametrize("command, words, form", [
+    ("evaluate", "--model_path trained --input_file x", "evaluate"),
+    ("evaluate", "--model_path=embedder --input_file x", "evaluate embedding"),
+    ("evaluate", "--model-path embedder --dims all", "evaluate embedding"),
+    ("evaluate", "--model_path pretrained --input_dir x", "evaluate mlm"),
+    ("evaluate", "--model_path ernie-1.0 --input_dir x", "evaluate mlm"),
+    ("evaluate", "--model_path pretrained --input_file x", "evaluate"),  # which has no classifier
+    ("predict", "--model_path pretrained --text x", "predict mlm"),
+    ("predict", "--model_path pretrained --pair x y", "predict"),
+    ("predict", "--text x --model_path", "predict mlm"),
+    ("predict", "--model_path embedder --input_file x", "predict"),
+    ("export", "--model_path embedder --output_dir x", "export embedding"),
+    ("export", "--model_path embedder --format onnx", "export embedding"),  # which refuses the flag
+    ("export", "--model_path trained --tresholt 1", "export"),
+])  # fmt: skip
 def test_the_folder_and_the_flags_choose_the_form(world, monkeypatch, command, words, form):
     monkeypatch.chdir(world)
     assert _form_of_flags(command, words.split()) == form
 
 
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        ("evaluate --label_range 0,5", "label_range is a flag of evaluate embedding, and exported is a"),
-        ("evaluate --same_text keep", "same_text is a flag of evaluate embedding"),
-        ("evaluate --dims 4", "dims is a flag of evaluate embedding"),
-        ("predict --text x", "text is a flag of predict mlm"),
-    ],
-)
+@pytest.mark.parametrize("words, message", [
+    ("evaluate --label_range 0,5", "label_range is a flag of evaluate embedding, and exported is a"),
+    ("evaluate --same_text keep", "same_text is a flag of evaluate embedding"),
+    ("evaluate --dims 4", "dims is a flag of evaluate embedding"),
+    ("predict --text x", "text is a flag of predict mlm"),
+])  # fmt: skip
 def test_a_flag_of_another_form_is_refused_for_a_classifier(world, monkeypatch, words, message):
     monkeypatch.chdir(world)
     with pytest.raises(InputError, match=message):
@@ -122,22 +116,19 @@ def test_predictions_of_both_folders_are_the_same(world, tmp_path):
     np.testing.assert_allclose(found[0], found[1], atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "name, flags, message",
-    [
-        (
-            "exported",
-            {"max_seq_len": 64},
-            "max_seq_len=64 is for a trained model, and .*exported is an exported one",
-        ),
-        ("exported", {"kernels": "plain"}, "kernels plain is for a trained model"),
-        (
-            "trained",
-            {"backend": "onnx"},
-            "backend onnx is for an exported model, and .*trained is a trained one",
-        ),
-    ],
-)
+@pytest.mark.parametrize("name, flags, message", [
+    (
+        "exported",
+        {"max_seq_len": 64},
+        "max_seq_len=64 is for a trained model, and .*exported is an exported one",
+    ),
+    ("exported", {"kernels": "plain"}, "kernels plain is for a trained model"),
+    (
+        "trained",
+        {"backend": "onnx"},
+        "backend onnx is for an exported model, and .*trained is a trained one",
+    ),
+])  # fmt: skip
 def test_a_flag_of_the_other_kind_is_refused(world, name, flags, message):
     config = PredictConfig(str(world / name), str(world / "pairs.tsv"), str(world / "out.tsv"), **flags)
     with pytest.raises(InputError, match=message):

@@ -301,15 +301,12 @@ def test_serve_answers_from_another_thread(folder, tmp_path):
     until(is_up)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: ernie_pair.PairPredictor("~/gone"),
-        lambda: ernie_pair.open_embedder("~/gone"),
-        lambda: ernie_pair.PairSearcher("~/gone"),
-        lambda: ernie_pair.PairTrainer("~/gone", ernie_pair.PairConfig("out"), "a.tsv", "b.tsv"),
-    ],
-)
+@pytest.mark.parametrize("call", [
+    lambda: ernie_pair.PairPredictor("~/gone"),
+    lambda: ernie_pair.open_embedder("~/gone"),
+    lambda: ernie_pair.PairSearcher("~/gone"),
+    lambda: ernie_pair.PairTrainer("~/gone", ernie_pair.PairConfig("out"), "a.tsv", "b.tsv"),
+])  # fmt: skip
 def test_a_tilde_is_the_home_folder_in_arguments(call, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(ernie_pair.ErniePairError, match=f"{tmp_path}/gone"):

@@ -85,14 +85,11 @@ def test_asking_for_absent_gpus_fails_and_starts_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "asked, visible, reason",
-    [
-        ("0,7", "0,1", "GPU 7 is not among the visible 0,1"),
-        ("2", "3", "GPU 2 is not among"),
-        ("0, 1", "0,1", ""),
-    ],
-)
+@pytest.mark.parametrize("asked, visible, reason", [
+    ("0,7", "0,1", "GPU 7 is not among the visible 0,1"),
+    ("2", "3", "GPU 2 is not among"),
+    ("0, 1", "0,1", ""),
+])  # fmt: skip
 def test_the_error_names_a_gpu_that_is_not_visible(monkeypatch, asked, visible, reason):
     monkeypatch.setattr(paddle, "is_compiled_with_cuda", lambda: True)
     monkeypatch.setattr(paddle.device.cuda, "device_count", lambda: 2)
@@ -103,16 +100,13 @@ def test_the_error_names_a_gpu_that_is_not_visible(monkeypatch, asked, visible, 
         refuse_absent_gpus(asked)
 
 
-@pytest.mark.parametrize(
-    "visible, asked, words, given",
-    [
-        (0, 4, "x.py --device cpu", {}),
-        (2, 2, "x.py", {}),
-        (2, 0, "x.py --device gpu", {}),
-        (2, 3, "x.py --device=gpu --device cpu", "-1,-1,-1"),
-        (8, 2, "x.py --device=cpu --seed 1", "-1,-1"),
-    ],
-)
+@pytest.mark.parametrize("visible, asked, words, given", [
+    (0, 4, "x.py --device cpu", {}),
+    (2, 2, "x.py", {}),
+    (2, 0, "x.py --device gpu", {}),
+    (2, 3, "x.py --device=gpu --device cpu", "-1,-1,-1"),
+    (8, 2, "x.py --device=cpu --seed 1", "-1,-1"),
+])  # fmt: skip
 def test_processes_on_the_cpu_see_no_gpu(monkeypatch, visible, asked, words, given):
     monkeypatch.setattr(launcher, "count_cards", lambda: visible)
     found = launcher.environment_of_processes(asked, launcher.is_cpu_asked(words.split()))
@@ -168,31 +162,25 @@ def failed(code, wrote, tail=""):
     return FailedProcess(0, 7, code, "log/workerlog.0", wrote, tail, True)
 
 
-@pytest.mark.parametrize(
-    "first, second, blamed",
-    [
-        (failed(6, 1.0), failed(-9, 2.0), 1),
-        (failed(6, 1.0), failed(1, 2.0), 1),
-        (failed(1, 2.0), failed(1, 1.0), 1),
-        (failed(2, 1.0), failed(2, 2.0), 0),
-    ],
-)
+@pytest.mark.parametrize("first, second, blamed", [
+    (failed(6, 1.0), failed(-9, 2.0), 1),
+    (failed(6, 1.0), failed(1, 2.0), 1),
+    (failed(1, 2.0), failed(1, 1.0), 1),
+    (failed(2, 1.0), failed(2, 2.0), 0),
+])  # fmt: skip
 def test_the_process_that_failed_for_its_own_reasons_is_blamed(first, second, blamed):
     assert launcher.blame([first, second]) is (first, second)[blamed]
 
 
-@pytest.mark.parametrize(
-    "code, tail, found",
-    [
-        (
-            2,
-            "error: earlier\nerror: x.tsv:3: two columns; add one\n",
-            (2, "exit code 2: x.tsv:3: two columns; a"),
-        ),
-        (1, "Traceback (most recent call last):\nKeyError: 3\n", (1, "ended with exit code 1; see log/")),
-        (-11, "error: earlier\n", (6, "was killed by SIGSEGV; see log/workerlog.0")),
-    ],
-)
+@pytest.mark.parametrize("code, tail, found", [
+    (
+        2,
+        "error: earlier\nerror: x.tsv:3: two columns; add one\n",
+        (2, "exit code 2: x.tsv:3: two columns; a"),
+    ),
+    (1, "Traceback (most recent call last):\nKeyError: 3\n", (1, "ended with exit code 1; see log/")),
+    (-11, "error: earlier\n", (6, "was killed by SIGSEGV; see log/workerlog.0")),
+])  # fmt: skip
 def test_the_line_of_a_failed_process_repeats_its_own_error(code, tail, found):
     given, line = launcher.failure_of(failed(code, 1.0, tail))
     assert given == found[0] and found[1] in line and line.startswith("error: rank 0 (pid 7) ")

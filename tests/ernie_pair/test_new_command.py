@@ -49,17 +49,14 @@ def command(tmp_path, monkeypatch):
     sys.modules.pop("text_reverser", None)
 
 
-@pytest.mark.parametrize(
-    "words, code, told",
-    [
-        ("--help", 0, "\n  reverse-lines       Reverse the lines of a text\n"),
-        ("help reverse-lines", 0, "--skip N "),
-        ("backwards", 2, "did you mean reverse-lines?"),
-        ("reverse-lines --skp 1", 2, "did you mean --skip?"),
-        ("reverse-lines --input_file a --output_file b --skip -1", 2, "--skip -1 is below 0"),
-        ("reverse-lines --input_file in.txt --output_file out.txt --skip 1", 0, ""),
-    ],
-)
+@pytest.mark.parametrize("words, code, told", [
+    ("--help", 0, "\n  reverse-lines       Reverse the lines of a text\n"),
+    ("help reverse-lines", 0, "--skip N "),
+    ("backwards", 2, "did you mean reverse-lines?"),
+    ("reverse-lines --skp 1", 2, "did you mean --skip?"),
+    ("reverse-lines --input_file a --output_file b --skip -1", 2, "--skip -1 is below 0"),
+    ("reverse-lines --input_file in.txt --output_file out.txt --skip 1", 0, ""),
+])  # fmt: skip
 def test_a_row_makes_a_command(words, code, told, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     try:

@@ -67,18 +67,15 @@ def test_help_command_prints_the_same_as_the_help_flag(capsys):
     assert "usage: ernie-pair convert --to hf --model_path MODEL" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("word", "meant"),
-    [
-        ("trian", "did you mean train? "),
-        ("evalute", "did you mean evaluate? "),
-        ("pre", "did you mean prepare, predict or pretrain? "),
-        ("finetune", "did you mean train? "),
-        ("run_pretrain", "did you mean pretrain? "),
-        ("infer", "did you mean predict? "),
-        ("xyzzy", ""),
-    ],
-)
+@pytest.mark.parametrize(("word", "meant"), [
+    ("trian", "did you mean train? "),
+    ("evalute", "did you mean evaluate? "),
+    ("pre", "did you mean prepare, predict or pretrain? "),
+    ("finetune", "did you mean train? "),
+    ("run_pretrain", "did you mean pretrain? "),
+    ("infer", "did you mean predict? "),
+    ("xyzzy", ""),
+])  # fmt: skip
 def test_an_unknown_command_error_suggests_the_nearest_ones(word, meant, capsys):
     for words in ([word], ["help", word]):
         assert run(*words) == 2
@@ -87,14 +84,11 @@ def test_an_unknown_command_error_suggests_the_nearest_ones(word, meant, capsys)
         )
 
 
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        ("checkpoint", "write checkpoint show, checkpoint diff or checkpoint average; "),
-        ("audit pair x.tsv", "write audit text or audit pairs; "),
-        ("convert --to paddle", "--to takes hf alone; write convert --to hf"),
-    ],
-)
+@pytest.mark.parametrize("words, message", [
+    ("checkpoint", "write checkpoint show, checkpoint diff or checkpoint average; "),
+    ("audit pair x.tsv", "write audit text or audit pairs; "),
+    ("convert --to paddle", "--to takes hf alone; write convert --to hf"),
+])  # fmt: skip
 def test_a_command_of_several_forms_names_them(words, message, capsys):
     assert run(*words.split()) == 2
     assert message in capsys.readouterr().err

@@ -76,13 +76,10 @@ def test_a_started_module_is_found_where_this_one_is(stranger):
     assert ran([*ERNIE_PAIR, "--version"], stranger).startswith("ernie-pair")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "build vocab --vocab_size 200 --input_path corpus.txt --output_file",
-        "prepare --vocab_file vocab.txt --input_path corpus.txt --engine ray --output_prefix",
-    ],
-)
+@pytest.mark.parametrize("words", [
+    "build vocab --vocab_size 200 --input_path corpus.txt --output_file",
+    "prepare --vocab_file vocab.txt --input_path corpus.txt --engine ray --output_prefix",
+])  # fmt: skip
 def test_the_workers_of_a_tool(words, sample, stranger, tmp_path):
     if "ray" in words:
         pytest.importorskip("ray")

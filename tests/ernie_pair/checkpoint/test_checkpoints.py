@@ -197,17 +197,13 @@ def test_extra_files_and_mtimes_are_ignored(checkpoints):
     assert checkpoints.newest().step == 6
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"step": "10"}, {"step": -10}, {"step": 1e30}, {"step": float("nan")}, {"step": 7},
-        {"consumed_samples": None}, {"best_metric": float("inf")}, {"best_metric": "high"},
-        {"best_step": -1}, {"best_step": "0"}, {"best_step": 0.5}, {"best_step": True},
-        {"window": []}, {"window": None}, {"window": {"loss": 1.0}}, {"window": {"loss": [10**200, 1]}},
-        {"evaluation_pending": 1}, {"surprise": 1},
-    ],
-    ids=lambda change: str(change)[:40],
-)  # fmt: skip
+@pytest.mark.parametrize("change", [
+    {"step": "10"}, {"step": -10}, {"step": 1e30}, {"step": float("nan")}, {"step": 7},
+    {"consumed_samples": None}, {"best_metric": float("inf")}, {"best_metric": "high"},
+    {"best_step": -1}, {"best_step": "0"}, {"best_step": 0.5}, {"best_step": True},
+    {"window": []}, {"window": None}, {"window": {"loss": 1.0}}, {"window": {"loss": [10**200, 1]}},
+    {"evaluation_pending": 1}, {"surprise": 1},
+], ids=lambda change: str(change)[:40])  # fmt: skip
 def test_an_invalid_state_with_a_valid_hash_is_set_aside(checkpoints, change):
     save(checkpoints, 5, 10)
     state = json.loads((folder_of(checkpoints, 10) / STATE).read_text())

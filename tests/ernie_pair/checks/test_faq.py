@@ -116,14 +116,11 @@ def test_two_answers_of_one_question_are_both_kept_and_said(tmp_path, capsys):
     assert "has different answers, in the rows 2, 3" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "flags, said",
-    [
-        ({}, "give --train_file"),
-        ({"faq_file": "faq.csv", "test_file": "test.tsv"}, "--test_file is for labelled pairs"),
-        ({"train_file": "pairs.tsv", "faq_columns": "question=a"}, "--faq_columns needs --faq_file"),
-    ],
-)
+@pytest.mark.parametrize("flags, said", [
+    ({}, "give --train_file"),
+    ({"faq_file": "faq.csv", "test_file": "test.tsv"}, "--test_file is for labelled pairs"),
+    ({"train_file": "pairs.tsv", "faq_columns": "question=a"}, "--faq_columns needs --faq_file"),
+])  # fmt: skip
 def test_flags_that_do_not_fit(flags, said):
     with pytest.raises(InputError) as refused:
         PipelineConfig(output_dir="out", **flags)
@@ -134,16 +131,13 @@ STAGE = {"hit@1": 0.5, "hit@10": 0.9, "mrr": 0.6, "milliseconds": 1.0, "gain": [
 STAGE["intervals"] = {name: [0.4, 0.95] for name in ("hit@1", "hit@10", "mrr")}
 
 
-@pytest.mark.parametrize(
-    "stages, served",
-    [
-        ({BM25: {}, BOTH: {"mrr": 0.7, "gain": [0.1, 0.02, 0.2]}}, BOTH),
-        ({BM25: {"mrr": 0.8}, BOTH: {"mrr": 0.7, "gain": [-0.1, -0.2, 0.1]}}, BM25),
-        ({BM25: {}, BOTH: {"mrr": 0.7, "gain": [0.1, -0.02, 0.2]}}, BM25),  # not clearly better
-        ({BM25: {}, "bm25, reranked": {"mrr": 0.7, "gain": [0.1, -0.02, 0.2]}}, BM25),
-        ({BM25: {}, "bm25, reranked": {"mrr": 0.7, "gain": [0.1, 0.02, 0.2]}}, "bm25, reranked"),
-    ],
-)
+@pytest.mark.parametrize("stages, served", [
+    ({BM25: {}, BOTH: {"mrr": 0.7, "gain": [0.1, 0.02, 0.2]}}, BOTH),
+    ({BM25: {"mrr": 0.8}, BOTH: {"mrr": 0.7, "gain": [-0.1, -0.2, 0.1]}}, BM25),
+    ({BM25: {}, BOTH: {"mrr": 0.7, "gain": [0.1, -0.02, 0.2]}}, BM25),  # not clearly better
+    ({BM25: {}, "bm25, reranked": {"mrr": 0.7, "gain": [0.1, -0.02, 0.2]}}, BM25),
+    ({BM25: {}, "bm25, reranked": {"mrr": 0.7, "gain": [0.1, 0.02, 0.2]}}, "bm25, reranked"),
+])  # fmt: skip
 def test_what_serves_is_chosen_on_questions_of_its_own(tmp_path, stages, served):
     faq = read_faq(faq_of(tmp_path, *SHAPES["variants of one answer"][:2], count=200))
     config = PipelineConfig(output_dir=str(tmp_path / "out"), faq_file="faq.csv")

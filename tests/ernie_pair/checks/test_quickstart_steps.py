@@ -143,23 +143,20 @@ def test_the_check_says_ok_for_each_part(program, capsys):
     assert [line.split()[:2] for line in lines] == [["OK", name] for name in names.split()]
 
 
-@pytest.mark.parametrize(
-    "command, fault, code, lines",
-    [
-        (
-            "convert", "echo 'error: no weights; make some' >&2; exit 3", 3,
-            ["FAILED   convert: no weights; make some", "not run  train, predict"],
-        ),
-        (
-            "doctor", "echo 'DEFECT       no numpy'; echo 'error: 1 defect found by doctor' >&2; exit 2", 2,
-            ["FAILED   doctor: 1 defect found", "         DEFECT       no numpy", "OK       predict"],
-        ),
-        (
-            "make-sample", "printf 'Traceback (most recent call last):\\nKeyError: 7\\n' >&2; exit 1", 1,
-            ["FAILED   make-sample: a run ended with exit code 1, which is a bug", "         KeyError: 7"],
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("command, fault, code, lines", [
+    (
+        "convert", "echo 'error: no weights; make some' >&2; exit 3", 3,
+        ["FAILED   convert: no weights; make some", "not run  train, predict"],
+    ),
+    (
+        "doctor", "echo 'DEFECT       no numpy'; echo 'error: 1 defect found by doctor' >&2; exit 2", 2,
+        ["FAILED   doctor: 1 defect found", "         DEFECT       no numpy", "OK       predict"],
+    ),
+    (
+        "make-sample", "printf 'Traceback (most recent call last):\\nKeyError: 7\\n' >&2; exit 1", 1,
+        ["FAILED   make-sample: a run ended with exit code 1, which is a bug", "         KeyError: 7"],
+    ),
+])  # fmt: skip
 def test_the_check_says_what_failed(program, capsys, command, fault, code, lines):
     program(command, fault)
     assert exit_code_of(lambda: check(CheckConfig(device="cpu"))) == code

@@ -118,16 +118,13 @@ def test_an_installed_source_folder_is_named_in_the_command(installed, tmp_path)
     assert install_command("serve") == f"pip install '{tmp_path}[serve]'"
 
 
-@pytest.mark.parametrize(
-    "direct_url, shown",
-    [
-        ({"url": "https://host/x.whl", "archive_info": {}}, "https://host/x.whl"),
-        (
-            {"url": "https://host/x", "vcs_info": {"vcs": "git", "commit_id": "1a2b"}},
-            "git+https://host/x@1a2b",
-        ),
-    ],
-)
+@pytest.mark.parametrize("direct_url, shown", [
+    ({"url": "https://host/x.whl", "archive_info": {}}, "https://host/x.whl"),
+    (
+        {"url": "https://host/x", "vcs_info": {"vcs": "git", "commit_id": "1a2b"}},
+        "git+https://host/x@1a2b",
+    ),
+])  # fmt: skip
 def test_the_original_install_url_is_used_in_the_command(installed, direct_url, shown):
     installed(**direct_url)
     assert install_command("serve") == f"pip install 'ernie-pair[serve] @ {shown}'"

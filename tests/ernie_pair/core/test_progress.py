@@ -20,18 +20,15 @@ class OutStream(io.StringIO):
 OutStream.__module__ = "ipykernel.iostream"
 
 
-@pytest.mark.parametrize(
-    "stream, environment, shown",
-    [
-        (Terminal(), {}, True),
-        (OutStream(), {}, True),
-        (io.StringIO(), {}, False),
-        (None, {}, False),
-        (Terminal(), {"TQDM_DISABLE": "1"}, False),
-        (OutStream(), {"TQDM_DISABLE": "1"}, False),
-        (Terminal(), {"TQDM_DISABLE": "0"}, True),
-    ],
-)
+@pytest.mark.parametrize("stream, environment, shown", [
+    (Terminal(), {}, True),
+    (OutStream(), {}, True),
+    (io.StringIO(), {}, False),
+    (None, {}, False),
+    (Terminal(), {"TQDM_DISABLE": "1"}, False),
+    (OutStream(), {"TQDM_DISABLE": "1"}, False),
+    (Terminal(), {"TQDM_DISABLE": "0"}, True),
+])  # fmt: skip
 def test_a_bar_is_shown_only_to_a_person(monkeypatch, stream, environment, shown):
     monkeypatch.delenv("TQDM_DISABLE", raising=False)
     for name, value in environment.items():

@@ -245,13 +245,10 @@ def test_fp16_and_bf16_are_refused_where_they_cannot_be():
 
 
 @needs_fused
-@pytest.mark.parametrize(
-    "family, changes, reason",
-    [
-        ("nezha", {"use_relative_position": True, "max_relative_position": 8}, "do not support "),
-        ("ernie", {"hidden_act": "tanh"}, "support gelu and relu, not tanh"),
-    ],
-)
+@pytest.mark.parametrize("family, changes, reason", [
+    ("nezha", {"use_relative_position": True, "max_relative_position": 8}, "do not support "),
+    ("ernie", {"hidden_act": "tanh"}, "support gelu and relu, not tanh"),
+])  # fmt: skip
 def test_unsupported_layers_take_the_plain_path(tmp_path, family, changes, reason):
     source = open_model(str(write_model(tmp_path / "m", **changes)), model_type=family, from_scratch=True)
     model = build_classifier(source, 0, 0.0)

@@ -109,15 +109,12 @@ def test_a_product_that_onednn_refuses_has_no_rate(monkeypatch):
         measure_product_rate("float32", "cpu", 1)
 
 
-@pytest.mark.parametrize(
-    "device, use_amp, amp_dtype, precision, dtype",
-    [
-        ("cpu", False, "float16", "fp32", "float32"),
-        ("cpu", False, "float16", "bf16", "bfloat16"),
-        ("gpu", True, "float16", "bf16", "float16"),
-        ("cpu", True, "float32", "fp32", "float32"),
-    ],
-)
+@pytest.mark.parametrize("device, use_amp, amp_dtype, precision, dtype", [
+    ("cpu", False, "float16", "fp32", "float32"),
+    ("cpu", False, "float16", "bf16", "bfloat16"),
+    ("gpu", True, "float16", "bf16", "float16"),
+    ("cpu", True, "float32", "fp32", "float32"),
+])  # fmt: skip
 def test_the_rate_is_measured_in_the_precision_of_the_flags(
     monkeypatch, device, use_amp, amp_dtype, precision, dtype
 ):

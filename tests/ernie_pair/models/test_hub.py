@@ -110,16 +110,13 @@ def test_a_download_that_was_killed_is_no_model_and_goes_on(world):
     assert (folder / weights.name).read_bytes() == weights.read_bytes()
 
 
-@pytest.mark.parametrize(
-    "name, refusal, reason",
-    [
-        ("org/absent", None, "has no org/absent that is public: correct the name, or log in"),
-        ("org/lost", (404, "RepoNotFound"), "has no org/lost that is public"),
-        ("org/gated", (403, "GatedRepo"), "org/gated is gated: accept its conditions on"),
-        ("org/broken", (500, ""), "cannot be reached; fetch its folder from Hugging Face: hf download"),
-        (f"{TINY}@v9", None, f"{TINY} has no revision v9: correct what follows the @"),
-    ],
-)
+@pytest.mark.parametrize("name, refusal, reason", [
+    ("org/absent", None, "has no org/absent that is public: correct the name, or log in"),
+    ("org/lost", (404, "RepoNotFound"), "has no org/lost that is public"),
+    ("org/gated", (403, "GatedRepo"), "org/gated is gated: accept its conditions on"),
+    ("org/broken", (500, ""), "cannot be reached; fetch its folder from Hugging Face: hf download"),
+    (f"{TINY}@v9", None, f"{TINY} has no revision v9: correct what follows the @"),
+])  # fmt: skip
 def test_what_the_hub_refuses_is_said_in_a_line(world, name, refusal, reason):
     if refusal:
         world.refused[name] = refusal

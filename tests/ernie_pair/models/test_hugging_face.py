@@ -215,22 +215,19 @@ def test_a_bare_or_poolerless_encoder_is_read(tmp_path):
         load_classifier(str(theirs))
 
 
-@pytest.mark.parametrize(
-    "changes, reason",
-    [
-        ({"model_type": "nezha", "layer_norm_eps": 0.01}, "Paddle computes with 0 to 0.001"),
-        ({"layer_norm_eps": "small"}, "Paddle computes with 0 to 0.001"),
-        ({"hidden_act": "quick_gelu"}, "gelu and relu and gelu_new"),
-        ({"hidden_act": ["gelu"]}, "gelu and relu and gelu_new"),
-        ({"model_type": "electra", "hidden_act": "relu"}, "shown to be equal are gelu"),
-        ({"position_embedding_type": "relative_key"}, "do not support it"),
-        ({"is_decoder": True}, "do not support it"),
-        ({"pruned_heads": {"0": [1]}}, "do not support it"),
-        ({"problem_type": "regression"}, "is not possible with 3 outputs"),
-        ({"quantization_config": {"bits": 4}}, "do not support it"),
-        ({"model_type": 7}, "is not supported; give a model of one of these: albert, bert, "),
-    ],
-)
+@pytest.mark.parametrize("changes, reason", [
+    ({"model_type": "nezha", "layer_norm_eps": 0.01}, "Paddle computes with 0 to 0.001"),
+    ({"layer_norm_eps": "small"}, "Paddle computes with 0 to 0.001"),
+    ({"hidden_act": "quick_gelu"}, "gelu and relu and gelu_new"),
+    ({"hidden_act": ["gelu"]}, "gelu and relu and gelu_new"),
+    ({"model_type": "electra", "hidden_act": "relu"}, "shown to be equal are gelu"),
+    ({"position_embedding_type": "relative_key"}, "do not support it"),
+    ({"is_decoder": True}, "do not support it"),
+    ({"pruned_heads": {"0": [1]}}, "do not support it"),
+    ({"problem_type": "regression"}, "is not possible with 3 outputs"),
+    ({"quantization_config": {"bits": 4}}, "do not support it"),
+    ({"model_type": 7}, "is not supported; give a model of one of these: albert, bert, "),
+])  # fmt: skip
 def test_a_config_paddlenlp_cannot_reproduce_is_rejected(changes, reason):
     with pytest.raises(InputError, match=reason) as caught:
         config_from_hf({**BERT, **changes}, "m/config.json")
@@ -296,23 +293,20 @@ RERANKER = {
 }
 
 
-@pytest.mark.parametrize(
-    "changes, activation",
-    [
-        ({}, "sigmoid"),
-        ({"sentence_transformers": {"activation_fn": SIGMOID}}, "sigmoid"),
-        ({"sentence_transformers": {"activation_fn": IDENTITY}}, "identity"),
-        ({"sentence_transformers": {"version": "4.1"}}, "sigmoid"),
-        ({"sbert_ce_default_activation_function": "torch.nn.Identity"}, "identity"),
-        ({"sbert_ce_default_activation_function": None}, "sigmoid"),
-        ({"problem_type": "regression"}, ""),
-        ({"problem_type": "regression", "sbert_ce_default_activation_function": SIGMOID}, "sigmoid"),
-        ({"paddle_model_type": "bert", "problem_type": "regression"}, ""),
-        ({"paddle_model_type": "bert"}, ""),
-        ({"paddle_model_type": "bert", "sentence_transformers": {"activation_fn": SIGMOID}}, "sigmoid"),
-        ({"paddle_model_type": "bert", "sentence_transformers": {"activation_fn": IDENTITY}}, ""),
-    ],
-)
+@pytest.mark.parametrize("changes, activation", [
+    ({}, "sigmoid"),
+    ({"sentence_transformers": {"activation_fn": SIGMOID}}, "sigmoid"),
+    ({"sentence_transformers": {"activation_fn": IDENTITY}}, "identity"),
+    ({"sentence_transformers": {"version": "4.1"}}, "sigmoid"),
+    ({"sbert_ce_default_activation_function": "torch.nn.Identity"}, "identity"),
+    ({"sbert_ce_default_activation_function": None}, "sigmoid"),
+    ({"problem_type": "regression"}, ""),
+    ({"problem_type": "regression", "sbert_ce_default_activation_function": SIGMOID}, "sigmoid"),
+    ({"paddle_model_type": "bert", "problem_type": "regression"}, ""),
+    ({"paddle_model_type": "bert"}, ""),
+    ({"paddle_model_type": "bert", "sentence_transformers": {"activation_fn": SIGMOID}}, "sigmoid"),
+    ({"paddle_model_type": "bert", "sentence_transformers": {"activation_fn": IDENTITY}}, ""),
+])  # fmt: skip
 def test_a_reranker_scores_as_its_config_says(changes, activation):
     labels = labels_in(config_from_hf({**RERANKER, **changes}, ""))
     assert labels.activation == activation
@@ -325,17 +319,14 @@ def test_another_activation_of_a_reranker_is_refused_by_name(stated):
         config_from_hf({**RERANKER, "sentence_transformers": {"activation_fn": stated}}, "")
 
 
-@pytest.mark.parametrize(
-    "family, theirs, ours",
-    [
-        ("bert", "BertForPreTraining", "BertForPretraining"),
-        ("bert", "BertForMaskedLM", "BertForMaskedLM"),
-        ("bert", "BertForSequenceClassification", "BertForSequenceClassification"),
-        ("bert", "BertForTokenClassification", "BertModel"),
-        ("ernie_gram", "BertForSequenceClassification", "ErnieGramForSequenceClassification"),
-        ("ernie_gram", "BertForPreTraining", "ErnieGramModel"),
-    ],
-)
+@pytest.mark.parametrize("family, theirs, ours", [
+    ("bert", "BertForPreTraining", "BertForPretraining"),
+    ("bert", "BertForMaskedLM", "BertForMaskedLM"),
+    ("bert", "BertForSequenceClassification", "BertForSequenceClassification"),
+    ("bert", "BertForTokenClassification", "BertModel"),
+    ("ernie_gram", "BertForSequenceClassification", "ErnieGramForSequenceClassification"),
+    ("ernie_gram", "BertForPreTraining", "ErnieGramModel"),
+])  # fmt: skip
 def test_the_class_is_paddlenlps_of_the_same_head(family, theirs, ours):
     config = {**BERT, "paddle_model_type": family, "architectures": [theirs]}
     assert config_from_hf(config, "")["architectures"] == [ours]
@@ -371,17 +362,14 @@ def test_settings_are_converted_both_ways():
     assert config_from_hf({**ernie, "use_task_id": True}, "", "bert")["model_type"] == "ernie"
 
 
-@pytest.mark.parametrize(
-    "family, changes, reason",
-    [
-        ("ernie", {"pooling": "mean"}, "train with .*pooling cls"),
-        ("ernie", {"hidden_act": "mish"}, "hidden_act"),
-        ("ernie", {"task_id": 2}, "task_id"),
-        ("bert", {"pool_act": "relu"}, "pool_act"),
-        ("bert", {"model_class": "mine:WithMargin"}, "class .mine:WithMargin., which transformers has not"),
-        ("skep", {}, "transformers has no model"),
-    ],
-)
+@pytest.mark.parametrize("family, changes, reason", [
+    ("ernie", {"pooling": "mean"}, "train with .*pooling cls"),
+    ("ernie", {"hidden_act": "mish"}, "hidden_act"),
+    ("ernie", {"task_id": 2}, "task_id"),
+    ("bert", {"pool_act": "relu"}, "pool_act"),
+    ("bert", {"model_class": "mine:WithMargin"}, "class .mine:WithMargin., which transformers has not"),
+    ("skep", {}, "transformers has no model"),
+])  # fmt: skip
 def test_models_unsupported_by_transformers_are_rejected(family, changes, reason):
     with pytest.raises(InputError, match=reason):
         config_to_hf({"vocab_size": 35, **SIZES, **changes}, family, {}, "m", "Model")
@@ -562,14 +550,11 @@ def test_the_words_of_a_published_bert_are_cut_by_its_own_rule(tmp_path):
     assert open_tokenizer(again.vocab_file, again.spec, 16).sha256 == tokenizer.sha256
 
 
-@pytest.mark.parametrize(
-    "changes, reason",
-    [
-        ({"normalizer": {"type": "None of this"}}, "it cannot be read"),
-        ({"post_processor": None}, "other special tokens around texts"),
-        ({"model": {"type": "WordPiece", "vocab": {"[PAD]": 1}}}, "tokenizer.json"),
-    ],
-)
+@pytest.mark.parametrize("changes, reason", [
+    ({"normalizer": {"type": "None of this"}}, "it cannot be read"),
+    ({"post_processor": None}, "other special tokens around texts"),
+    ({"model": {"type": "WordPiece", "vocab": {"[PAD]": 1}}}, "tokenizer.json"),
+])  # fmt: skip
 def test_a_tokenizer_json_unlike_the_model_is_rejected(tmp_path, changes, reason):
     theirs = their_bert(tmp_path)
     source = open_model(str(theirs), model_type="")

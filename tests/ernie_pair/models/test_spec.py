@@ -77,17 +77,14 @@ def test_the_smallest_new_model_can_be_opened(tmp_path, family):
     assert open_model(str(folder), model_type=family, from_scratch=True).spec.hidden_size == 1
 
 
-@pytest.mark.parametrize(
-    "flags, reason",
-    [
-        ({"hidden_size": 30, "num_attention_heads": 4}, "hidden_size 30 is not a multiple of num_att"),
-        ({"max_position_embeddings": 10**7}, "the new model: max_position_embeddings is 10000000, and takes"),
-        ({"hidden_size": 10**6}, "the new model: hidden_size is 1000000, and takes a whole number from 1 to"),
-        ({"num_hidden_layers": 1001}, "num_hidden_layers is 1001, and takes a whole number from 1 to 1000"),
-        ({"intermediate_size": 10**7}, "intermediate_size is 10000000, and takes"),
-        ({"hidden_size": 10**5, "num_hidden_layers": 9}, "about 4e.11 parameters, above 1e.10; correct its"),
-    ],
-)
+@pytest.mark.parametrize("flags, reason", [
+    ({"hidden_size": 30, "num_attention_heads": 4}, "hidden_size 30 is not a multiple of num_att"),
+    ({"max_position_embeddings": 10**7}, "the new model: max_position_embeddings is 10000000, and takes"),
+    ({"hidden_size": 10**6}, "the new model: hidden_size is 1000000, and takes a whole number from 1 to"),
+    ({"num_hidden_layers": 1001}, "num_hidden_layers is 1001, and takes a whole number from 1 to 1000"),
+    ({"intermediate_size": 10**7}, "intermediate_size is 10000000, and takes"),
+    ({"hidden_size": 10**5, "num_hidden_layers": 9}, "about 4e.11 parameters, above 1e.10; correct its"),
+])  # fmt: skip
 def test_sizes_that_no_model_has_are_refused_before_writing(tmp_path, flags, reason):
     with pytest.raises(InputError, match=reason):
         write(tmp_path, **flags)

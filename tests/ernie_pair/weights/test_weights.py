@@ -312,14 +312,11 @@ def resolved(module, name):
     return weight_files.PlainUnpickler(io.BytesIO(f"c{module}\n{name}\n.".encode())).load()
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        "builtins", "__builtin__", "os", "posix", "sys", "operator", "_operator", "functools", "types",
-        "subprocess", "importlib", "runpy", "pickle", "_pickle", "copyreg", "copy_reg", "codecs", "io",
-        "numpy", "numpy.core.multiarray", "numpy._core.multiarray", "_codecs", "collections", "marshal",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("module", [
+    "builtins", "__builtin__", "os", "posix", "sys", "operator", "_operator", "functools", "types",
+    "subprocess", "importlib", "runpy", "pickle", "_pickle", "copyreg", "copy_reg", "codecs", "io",
+    "numpy", "numpy.core.multiarray", "numpy._core.multiarray", "_codecs", "collections", "marshal",
+])  # fmt: skip
 def test_unpickling_allows_only_the_names_that_arrays_need(module):
     there = importlib.import_module({"__builtin__": "builtins", "copy_reg": "copyreg"}.get(module, module))
     wanted = {"_reconstruct", "scalar", "ndarray", "dtype", "encode", "OrderedDict"}

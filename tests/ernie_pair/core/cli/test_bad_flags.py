@@ -106,14 +106,11 @@ UNWORKABLE_OF = {
 }
 
 
-@pytest.mark.parametrize(
-    "config_class, words",
-    [
-        pytest.param(config_class, words, id=f"{config_class.__name__}-{words}")
-        for config_class, table in UNWORKABLE_OF.items()
-        for words in table.split(", ")
-    ],
-)
+@pytest.mark.parametrize("config_class, words", [
+    pytest.param(config_class, words, id=f"{config_class.__name__}-{words}")
+    for config_class, table in UNWORKABLE_OF.items()
+    for words in table.split(", ")
+])  # fmt: skip
 def test_unworkable_numbers_are_refused(config_class, words):
     flag, value = words.split()
     with pytest.raises(InputError, match=rf"^{flag}=\S+ is [^\n]*\Z"):
@@ -126,17 +123,14 @@ def test_decay_steps_default_to_max_steps_and_exceed_warm_up():
         assert config.lr_decay_steps == 1000 and config.num_warmup_steps == round(1000 * rate) < 1000
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--max_step 3", r"did you mean max_steps\? help lists the flags$"),
-        ("--max-stesp 3", r"did you mean max_steps\?"),
-        ("--xyzzy 3", "unrecognized arguments: xyzzy=3; help lists the flags$"),
-        ("--max_steps", "^max_steps has no value; it takes a whole number$"),
-        ("--config", "^config has no value; it takes a YAML file$"),
-        ("--config none.yaml", "^config none.yaml: cannot be read"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    ("--max_step 3", r"did you mean max_steps\? help lists the flags$"),
+    ("--max-stesp 3", r"did you mean max_steps\?"),
+    ("--xyzzy 3", "unrecognized arguments: xyzzy=3; help lists the flags$"),
+    ("--max_steps", "^max_steps has no value; it takes a whole number$"),
+    ("--config", "^config has no value; it takes a YAML file$"),
+    ("--config none.yaml", "^config none.yaml: cannot be read"),
+])  # fmt: skip
 def test_unknown_flags_and_missing_values_are_reported(words, message):
     with pytest.raises(InputError, match=message):
         parse(PretrainConfig, *words.split())
@@ -330,14 +324,11 @@ def test_an_empty_output_path_is_refused(config_class, flag, nothing):
         parse_config(config_class, with_place(config_class, flag, nothing))
 
 
-@pytest.mark.parametrize(
-    "config_class, words",
-    [
-        (TransConfig, ["--json_key", "\udcff"]),
-        (TransConfig, ["--doc_spliter", "a\udcff"]),
-        (PredictConfig, ["--pair", "甲", "\udcff"]),
-    ],
-)
+@pytest.mark.parametrize("config_class, words", [
+    (TransConfig, ["--json_key", "\udcff"]),
+    (TransConfig, ["--doc_spliter", "a\udcff"]),
+    (PredictConfig, ["--pair", "甲", "\udcff"]),
+])  # fmt: skip
 def test_a_text_that_is_not_utf8_is_refused(config_class, words):
     given = [] if config_class is PredictConfig else needed(config_class)
     with pytest.raises(InputError, match=rf"^{words[0][2:]} is not UTF-8 \(it contains \\udcff\); give it"):

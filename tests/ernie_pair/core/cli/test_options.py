@@ -49,20 +49,16 @@ SHAPE = Shape(["a"], "out")
 UNCOERCED = {"PYTHONCOERCECLOCALE": "0"}  # Python does not take UTF-8 in place of the locale C
 
 
-@pytest.mark.parametrize(
-    "value, kind",
-    [
-        *(({"size": wrong}, "a whole number") for wrong in ("3", True, 1.0, None, math.nan, [1])),
-        *(({"rate": wrong}, "a number") for wrong in ("5e-5", False, None, math.nan, math.inf, 10**400)),
-        *(({"exact": wrong}, "true or false") for wrong in ("true", 1, 0, None)),
-        *(({"cut": wrong}, "a number") for wrong in ("none", True)),
-        *(({"output": wrong}, "a text") for wrong in (1, None, b"x")),
-        *(({"device": wrong}, "one of cpu, gpu") for wrong in ("tpu", 0, None)),
-        *(({"files": wrong}, "a list, each item a text") for wrong in ([], "a", None)),
-        ({"files": [1]}, "a text"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("value, kind", [
+    *(({"size": wrong}, "a whole number") for wrong in ("3", True, 1.0, None, math.nan, [1])),
+    *(({"rate": wrong}, "a number") for wrong in ("5e-5", False, None, math.nan, math.inf, 10**400)),
+    *(({"exact": wrong}, "true or false") for wrong in ("true", 1, 0, None)),
+    *(({"cut": wrong}, "a number") for wrong in ("none", True)),
+    *(({"output": wrong}, "a text") for wrong in (1, None, b"x")),
+    *(({"device": wrong}, "one of cpu, gpu") for wrong in ("tpu", 0, None)),
+    *(({"files": wrong}, "a list, each item a text") for wrong in ([], "a", None)),
+    ({"files": [1]}, "a text"),
+], ids=str)  # fmt: skip
 def test_a_value_of_the_wrong_type_is_refused_from_python_too(value, kind):
     (name,) = value
     with pytest.raises(InputError, match=rf"^{name} takes {kind}, not .*; correct it$"):
@@ -76,16 +72,13 @@ def test_values_of_compatible_types_are_converted():
     assert type(replace(shape, cut=1).cut) is float
 
 
-@pytest.mark.parametrize(
-    "words, fault",
-    [
-        ("--size 0", "--size 0 is below 1; use 1 or more"),
-        ("--size 10", "--size 10 is above 9; use 9 or less"),
-        ("--rate 0", "--rate 0.0 is not above 0; use 0.5, for example"),
-        ("--rate 1", "--rate 1.0 is not below 1; use 0.5, for example"),
-        ("--cut -1e-4", "--cut -0.0001 is below 0; use 0 or more"),
-    ],
-)
+@pytest.mark.parametrize("words, fault", [
+    ("--size 0", "--size 0 is below 1; use 1 or more"),
+    ("--size 10", "--size 10 is above 9; use 9 or less"),
+    ("--rate 0", "--rate 0.0 is not above 0; use 0.5, for example"),
+    ("--rate 1", "--rate 1.0 is not below 1; use 0.5, for example"),
+    ("--cut -1e-4", "--cut -0.0001 is below 0; use 0 or more"),
+])  # fmt: skip
 def test_an_out_of_range_value_is_refused_from_any_source(tmp_path, words, fault):
     name, value = words.lstrip("-").split()
     with pytest.raises(InputError) as caught:
@@ -132,20 +125,17 @@ def test_an_option_must_be_in_a_known_help_group():
         option(1, help="x", group="colours")
 
 
-@pytest.mark.parametrize(
-    "message, as_python",
-    [
-        ("--seed 3 is above 2; use 2", "seed=3 is above 2; use 2"),
-        ("pass --use_amp true, or --rate 1e-05.", "pass use_amp=True, or rate=1e-05."),
-        ("--use_amp false --amp_dtype float16 (--level O1)", "use_amp=False amp_dtype float16 (level O1)"),
-        ("--rate -0.5 and --top nan", "rate=-0.5 and top=nan"),
-        ("--gpus 0,1 and --master 10.0.0.1:80 stay", "gpus 0,1 and master 10.0.0.1:80 stay"),
-        ("a.tsv:3: leave --label out", "a.tsv:3: leave label out"),
-        ("--a 1: run ernie-pair evaluate --b true; --b", "a=1: run ernie-pair evaluate --b true; b"),
-        ("--cut: pip install --no-deps lac", "cut: pip install --no-deps lac"),
-        ("/tmp/--x/a--b -- and ---c stay, 5 --", "/tmp/--x/a--b -- and ---c stay, 5 --"),
-    ],
-)
+@pytest.mark.parametrize("message, as_python", [
+    ("--seed 3 is above 2; use 2", "seed=3 is above 2; use 2"),
+    ("pass --use_amp true, or --rate 1e-05.", "pass use_amp=True, or rate=1e-05."),
+    ("--use_amp false --amp_dtype float16 (--level O1)", "use_amp=False amp_dtype float16 (level O1)"),
+    ("--rate -0.5 and --top nan", "rate=-0.5 and top=nan"),
+    ("--gpus 0,1 and --master 10.0.0.1:80 stay", "gpus 0,1 and master 10.0.0.1:80 stay"),
+    ("a.tsv:3: leave --label out", "a.tsv:3: leave label out"),
+    ("--a 1: run ernie-pair evaluate --b true; --b", "a=1: run ernie-pair evaluate --b true; b"),
+    ("--cut: pip install --no-deps lac", "cut: pip install --no-deps lac"),
+    ("/tmp/--x/a--b -- and ---c stay, 5 --", "/tmp/--x/a--b -- and ---c stay, 5 --"),
+])  # fmt: skip
 def test_errors_have_a_python_form_and_a_command_line_form(message, as_python, capsys):
     error = pickle.loads(pickle.dumps(CheckpointError(message)))
     assert (str(error), error.message) == (as_python, message)
@@ -293,17 +283,14 @@ def test_a_bare_flag_means_true_and_arguments_need_no_flag():
     assert parse_config(Shape, "a --output=out --cut 0 --rate .1 --size 9".split()).size == 9
 
 
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        ("", "PREFIX is missing"),
-        ("a b", "unrecognized arguments: b"),
-        ("a --step 3", r"did you mean steps\?"),
-        ("a --pair b", "^pair: expected 2 arguments; correct it, or put texts"),
-        ("a --pair=b c", "^pair: expected 2 arguments"),
-        ("a --pair -5 -3", "^pair: expected 2 arguments"),
-    ],
-)
+@pytest.mark.parametrize("words, message", [
+    ("", "PREFIX is missing"),
+    ("a b", "unrecognized arguments: b"),
+    ("a --step 3", r"did you mean steps\?"),
+    ("a --pair b", "^pair: expected 2 arguments; correct it, or put texts"),
+    ("a --pair=b c", "^pair: expected 2 arguments"),
+    ("a --pair -5 -3", "^pair: expected 2 arguments"),
+])  # fmt: skip
 def test_missing_or_extra_words_are_reported(words, message):
     with pytest.raises(InputError, match=message):
         parse_config(Single, words.split())
@@ -322,21 +309,18 @@ def raised(error):
     return action
 
 
-@pytest.mark.parametrize(
-    "error, code, line",
-    [
-        (InputError("x"), 2, "x"),
-        (CheckpointError("x"), 3, "x"),
-        (NumbersError("x"), 4, "x"),
-        (OSError(28, "No space left on device", "/out/x"), 5, "No space left on device at /out/x, where "),
-        (MemoryError(), 5, "out of memory; "),
-        (
-            InputError("文本 a\x1b[2Jb\x9bc\u202ed\u2028e\udcfff"),
-            2,
-            "文本 a\\x1b[2Jb\\x9bc\\u202ed e\\udcfff",
-        ),
-    ],
-)
+@pytest.mark.parametrize("error, code, line", [
+    (InputError("x"), 2, "x"),
+    (CheckpointError("x"), 3, "x"),
+    (NumbersError("x"), 4, "x"),
+    (OSError(28, "No space left on device", "/out/x"), 5, "No space left on device at /out/x, where "),
+    (MemoryError(), 5, "out of memory; "),
+    (
+        InputError("文本 a\x1b[2Jb\x9bc\u202ed\u2028e\udcfff"),
+        2,
+        "文本 a\\x1b[2Jb\\x9bc\\u202ed e\\udcfff",
+    ),
+])  # fmt: skip
 def test_a_user_error_gives_one_line_and_an_exit_code(error, code, line, capsys):
     assert exit_code_of(raised(error)) == code
     errors = capsys.readouterr().err

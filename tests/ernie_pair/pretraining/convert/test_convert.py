@@ -143,16 +143,13 @@ def test_a_head_missing_from_the_file_is_omitted_and_reported(theirs, release, t
 HEADS = ("cls.predictions.", "cls.seq_relationship.")
 
 
-@pytest.mark.parametrize(
-    "layout, missing, leftover",
-    [
-        ("pickled", HEADS, False),
-        ("single", HEADS, True),
-        ("single", HEADS[1:], False),
-        ("single", HEADS[:1], False),
-        ("pickled", HEADS[:1], True),
-    ],
-)
+@pytest.mark.parametrize("layout, missing, leftover", [
+    ("pickled", HEADS, False),
+    ("single", HEADS, True),
+    ("single", HEADS[1:], False),
+    ("single", HEADS[:1], False),
+    ("pickled", HEADS[:1], True),
+])  # fmt: skip
 def test_missing_heads_of_static_vars_are_omitted_and_reported(
     theirs, layout, missing, leftover, tmp_path, capsys
 ):

@@ -117,15 +117,12 @@ def test_slots_are_filled_independently_and_shown_in_the_text(filler):
         assert each.filled == f"天地[MASK]黄宇{each.word}荒" and len(each.tokens) == len(each.ids) == 2
 
 
-@pytest.mark.parametrize(
-    "text, slots",
-    [
-        ("[MASK]天", [[1]]),
-        ("天[MASK][MASK]地", [[2, 3]]),
-        ("天[MASK] [MASK]地[MASK]", [[2, 3], [5]]),
-        ("[MASK]天[MASK]", [[1], [3]]),
-    ],
-)
+@pytest.mark.parametrize("text, slots", [
+    ("[MASK]天", [[1]]),
+    ("天[MASK][MASK]地", [[2, 3]]),
+    ("天[MASK] [MASK]地[MASK]", [[2, 3], [5]]),
+    ("[MASK]天[MASK]", [[1], [3]]),
+])  # fmt: skip
 def test_adjacent_masks_form_one_slot(text, slots, theirs):
     tokenizer = WordPiece.from_file(theirs / "model" / "vocab.txt")
     masked = parse_masked_text(text, tokenizer, 40)
@@ -176,13 +173,10 @@ def test_the_command_writes_json_and_a_rerun_does_nothing(theirs, tmp_path):
     assert other.code == 2 and "--top_k 5 and not 2" in other.told.strip().splitlines()[-1]
 
 
-@pytest.mark.parametrize(
-    "line, message",
-    [
-        ("天地", r"texts\.txt:2: no \[MASK\]"),
-        ("天" * 50 + "[MASK]", r"texts\.txt:2: 53 tokens.*40 positions"),
-    ],
-)
+@pytest.mark.parametrize("line, message", [
+    ("天地", r"texts\.txt:2: no \[MASK\]"),
+    ("天" * 50 + "[MASK]", r"texts\.txt:2: 53 tokens.*40 positions"),
+])  # fmt: skip
 def test_a_bad_line_is_reported_and_no_output_is_left(theirs, tmp_path, line, message):
     (tmp_path / "texts.txt").write_text(f"{TEXT}\n{line}\n", encoding="utf-8")
     output = tmp_path / "out.txt"
