@@ -49,13 +49,7 @@ class TransConfig(create_flags.LineFlags, create_flags.RawTextFlags, OverwriteFl
     output_path: str = data_option(
         help="path of the output without .jsonl: OUTPUT writes OUTPUT.jsonl", stdout=True, writes="PREFIX"
     )
-    log_interval: int = data_option(
-        0,
-        help="documents between progress lines; 0: no progress lines",
-        unit="documents",
-        at_least=0,
-        affects="speed",
-    )
+    log_interval: int = create_flags.log_interval_option()
     no_merge: bool = data_option(
         False, help="write one OUTPUT_NAME.jsonl per input file instead of OUTPUT.jsonl"
     )
@@ -140,12 +134,8 @@ def read_documents(path: Path, splitter: str, rules: LineRules = STRICT) -> Iter
         for number, content in enumerate(document_lines(path, rules), start=1):
             if content.strip():
                 replaced = num_invalid_bytes(content) if rules.replaces else 0
-                yield (
-                    list(
-                        filter(None, map(str.strip, json_text(str(path), number, content, rules).split("\n")))
-                    ),
-                    replaced,
-                )
+                found = json_text(str(path), number, content, rules).split("\n")
+                yield list(filter(None, map(str.strip, found))), replaced
         return
     for number, content in enumerate(read_lines(path, max_bytes=rules.max_bytes), start=1):
         line = decoded(str(path), number, content, rules).strip()

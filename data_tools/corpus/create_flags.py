@@ -1,6 +1,7 @@
 """The flags for creating a corpus, and the fields that the programs which read text have in common."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, Optional
 
 from data_tools.corpus.writer import Joining
@@ -19,6 +20,14 @@ from ernie_pair.core.errors import InputError
 
 JOIN_TOKENS = Joining().max_tokens
 VOCABULARY_HELP = "vocab.txt, which is cut by ERNIE's rule, tokenizer.json, or the folder of a model"
+log_interval_option = partial(
+    data_option,
+    0,
+    help="documents between progress lines; 0: no progress lines",
+    unit="documents",
+    at_least=0,
+    affects="speed",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,13 +184,7 @@ class CreateConfig(LineFlags, OverwriteFlag):
         at_least=0,
         only_with="on_bad_line=skip",
     )
-    log_interval: int = data_option(
-        0,
-        help="documents between progress lines; 0: no progress lines",
-        unit="documents",
-        at_least=0,
-        affects="speed",
-    )
+    log_interval: int = log_interval_option()
 
     def __post_init__(self):
         super().__post_init__()

@@ -146,8 +146,7 @@ def _detect_form(path: Path, encoding: str, *stamp: int) -> Form:
         return Form("sheet") if kind == SHEET else Form("arrow", has_header=True)
     found = detect_encoding(path) if encoding == "utf-8" else encoding
     raw = islice(read_lines(path, max_bytes=MAX_LINE_BYTES, encoding=encoding), SNIFFED)
-    code = "utf-8" if encoding == "utf-8" else encoding
-    lines = [line.decode(code, "replace").removeprefix("\ufeff") for line in raw]
+    lines = [line.decode(encoding, "replace").removeprefix("\ufeff") for line in raw]
     mark = _detect_separator(lines, "," if ending == ".csv" else "\t")
     is_table = _is_table(lines, mark)
     if not is_table and ending in UNREAD:
@@ -401,12 +400,13 @@ def _json_whole(path: Path, form: Form, encoding: str) -> Iterator[Record]:
                 f"jq -c '{'.[]' if form.kind == 'array' else '.'}' {path} > "
                 + free_name(str(path.with_suffix("")), ".jsonl")
             )
-    code = "utf-8" if encoding == "utf-8" else encoding
     try:
-        text = "\n".join(line.decode(code) for line in lines).removeprefix("\ufeff")
+        text = "\n".join(line.decode(encoding) for line in lines).removeprefix("\ufeff")
         found = parse_json(text) if form.kind == "array" else list(_objects_in(text))
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not {code} ({error.reason}); give its encoding with --encoding") from None
+        raise InputError(
+            f"{path}: not {encoding} ({error.reason}); give its encoding with --encoding"
+        ) from None
     except JsonError as error:
         where = f"{path}:{error.line}" if error.line else str(path)
         raise InputError(

@@ -35,7 +35,6 @@ from ernie_pair.weights.parameter_names import without_training_heads
 
 SHOWN_SAMPLES = 4
 WARM_UP = "warm-up steps"
-# In float32 training they have no effect, and elsewhere they start afresh where they are changed.
 
 logger = logging.getLogger(__name__)
 
@@ -226,10 +225,7 @@ class PretrainTrainer(Trainer):
             all_reduce=all_reduce,
         )
         self.data = data
-        self.evaluated: tuple[int, dict[str, float]] = (
-            0,
-            {},
-        )  # the step and the metrics of the last validation
+        self.evaluated: tuple[int, dict[str, float]] = (0, {})  # the last validation: step and metrics
 
     def on_train_begin(self) -> None:
         """Show the first samples, their masks marked, in VisualDL's text tab."""

@@ -189,7 +189,7 @@ class PretrainJob:
         beside, ours = self.source.vocab_file.parent / NGRAMS, self.data.ngrams
         has_same_ngrams = ours is not None and beside.is_file() and holds_same_ngrams(beside, ours)
         start = read_start(self.program.parameters, self.source, has_same_ngrams)
-        self.program.set_weights(start.arrays)
+        self.program.set(start.arrays)
         self._unproven = start.has_lm_head
         self._lacks = () if self.config.has_order else start.lacks
         return f"start from the weights {self.source.weights}"
@@ -323,7 +323,7 @@ class PretrainJob:
         part, parts = self.local.rank, self.config.sharding_degree
         if part < parts:
             names = self._slot_names()
-            names.update((name, name) for name in self._shared_names() if part == 0)
+            names.update((name, name) for name in self.program.update.shared if part == 0)
             state = self.program.view_variables(self.program.owned_variables(names))
             named = {names[key]: array for key, array in state.items()}
             yield OPTIMIZER.format(part=part, parts=parts), cut_vocabulary(named, self.vocab_size)
@@ -349,11 +349,11 @@ class PretrainJob:
         wanted = {stored: shapes[key] for key, stored in names.items()}
         check_match(wanted, state, f"{checkpoint.folder}/{ANY_OPTIMIZER}")
         self._lacks = lacks
-        self.program.set_weights(weights)
+        self.program.set(weights)
         self.program.set({key: state[names[key]] for key in self.program.owned_variables(names)})
         # Skipping steps in float32 may be switched on and off (--on_nan): then its state starts fresh. The
         # steps skipped so far count all the same: the learning rate goes on from there.
-        self.program.set({name: shared[name] for name in self._shared_names() if name in shared})
+        self.program.set({name: shared[name] for name in self.program.update.shared if name in shared})
         self._skipped = checkpoint.state().skipped_updates
         if self.program.skips:
             self.program.set({SKIPPED_UPDATES: np.array([self._skipped], np.float32)})
@@ -374,10 +374,6 @@ class PretrainJob:
             for parameter, variables in self.program.update.slots.items()
             for variable in variables
         }
-
-    def _shared_names(self) -> list[str]:
-        """Return the state of no parameter."""
-        return self.program.update.shared
 
 
 def _first_names(parameters: Mapping[str, Parameter]) -> dict[str, str]:

@@ -34,7 +34,6 @@ from ernie_pair.training.training_step import TrainingStep
 
 EVALUATED = "eval_"  # begins the names of an evaluation in the history
 STEPS = "steps in all"
-# In the card elsewhere, or of no effect on the model.
 
 logger = logging.getLogger(__name__)
 

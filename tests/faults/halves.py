@@ -37,7 +37,7 @@ class Pretraining:
     @staticmethod
     def poison(job):
         weights = job.program.weights()
-        job.program.set_weights({name: array * float("nan") for name, array in weights.items()})
+        job.program.set({name: array * float("nan") for name, array in weights.items()})
 
 
 class DynamicPretraining(Pretraining):

@@ -131,8 +131,8 @@ MASK = 0xFFFFFFFFFFFFFFFF
 GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
-def mix(value: int) -> int:
-    """Map one 64-bit integer to another; neighbours become unrelated."""
+def mix(value: Any) -> Any:
+    """Map one 64-bit integer, or each of uint64 [N], to another; neighbours become unrelated."""
     value = (value + GOLDEN) & MASK
     value = ((value ^ (value >> 30)) * FIRST) & MASK
     value = ((value ^ (value >> 27)) * SECOND) & MASK
@@ -146,11 +146,7 @@ def mix_all(*parts: int) -> int:
 
 def mix_range(start: int, count: int) -> np.ndarray:
     """Return `mix` of start, start + 1, ...: uint64 [count]."""
-    with np.errstate(over="ignore"):
-        values = np.uint64(start) + np.arange(count, dtype=np.uint64) + np.uint64(GOLDEN)
-        values = (values ^ (values >> np.uint64(30))) * np.uint64(FIRST)
-        values = (values ^ (values >> np.uint64(27))) * np.uint64(SECOND)
-        return values ^ (values >> np.uint64(31))
+    return mix(np.arange(count, dtype=np.uint64) + start)
 
 
 def keyed_rng(*key: int) -> np.random.Generator:

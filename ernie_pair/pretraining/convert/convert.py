@@ -62,11 +62,8 @@ def parity_batches(spec: ModelSpec) -> dict[str, Arrays]:
     }
     batches = {}
     for name, lengths in kept.items():
-        shape, places, ends = (
-            (len(lengths), max(lengths)),
-            np.arange(max(lengths)),
-            np.array(lengths)[:, None],
-        )
+        places, ends = np.arange(max(lengths)), np.array(lengths)[:, None]
+        shape = len(lengths), max(lengths)
         ids, types = (rng.integers(0, max(1, most), shape) for most in (spec.vocab_size, spec.token_types))
         if name != "padded":  # the first half of a row is the first segment
             types = np.where(places < ends // 2, 0, min(1, max(0, spec.token_types - 1)))

@@ -117,7 +117,7 @@ class DynamicProgram(ProgramState):
             test="test",
         )
         self.graph.variables.update((p.name, p) for p in self.parameters.values())
-        self.set_weights({self.parameters[name].name: array for name, array in drawn.items()})
+        self.set({self.parameters[name].name: array for name, array in drawn.items()})
         self._rate = paddle.zeros([1])
         self._weights: Optional[paddle.Tensor] = None  # of the losses, in the step that has begun
 
@@ -159,8 +159,7 @@ class DynamicProgram(ProgramState):
 
     @paddle.no_grad()
     def _move(self) -> None:
-        norm = self.update.apply([parameter.grad for parameter in self._trained], self._rate)
-        norms = [] if norm is None else [norm]
+        norms = self.update.apply([parameter.grad for parameter in self._trained], self._rate)
         record_norm(self.graph, norms, self.recorded_passes * self.num_recorded)
         for parameter in self._trained:
             parameter.clear_gradient(set_to_zero=False)
@@ -174,8 +173,7 @@ class DynamicProgram(ProgramState):
         return paddle.amp.auto_cast(dtype=plan.dtype, custom_white_list=half, custom_black_list=float32)
 
     def _record(self, sums) -> None:
-        no_norm = [paddle.zeros([1])] if self.config.grad_clip > 0 else []
-        record_losses(self.graph, sums, no_norm, self.recorded_passes)
+        record_losses(self.config, self.graph, sums, self.recorded_passes)
 
     def _tensor(self, name: str) -> Any:
         return self.graph.variables[name].get_tensor()

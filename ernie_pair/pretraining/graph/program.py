@@ -101,7 +101,7 @@ class PretrainProgram(ProgramState):
         paddle.seed(seed)
         with paddle.static.scope_guard(self.scope):
             self.executor.run(self.startup)
-        self.set_weights({self.parameters[name].name: array for name, array in self.drawn.items()})
+        self.set({self.parameters[name].name: array for name, array in self.drawn.items()})
         self.drawn = {}
 
     def rate(self, rate: float) -> None:
@@ -157,12 +157,12 @@ def build_program(
         parameters, gradients = _add_backward(config, graph, forward)
         if mover is None:
             update, norms = _add_update(config, graph, forward, parameters, gradients, rank)
-            record_losses(graph, forward.sums, norms, num_rows)
+            record_losses(config, graph, forward.sums, num_rows, norms)
         else:
             for parameter, gradient in zip(parameters, gradients):
                 total = _accumulator(graph, parameter)
                 paddle.assign(total + gradient, total)
-            record_losses(graph, forward.sums, _norm_placeholder(config), num_rows)
+            record_losses(config, graph, forward.sums, num_rows)
     if mover is not None:
         with paddle.static.program_guard(mover, startup), paddle.utils.unique_name.guard():
             parameters = [programs.parameter_here(parameter) for parameter in parameters]
@@ -173,7 +173,7 @@ def build_program(
             record_norm(graph, norms, num_rows * (len(forward.sums.recorded) + 1))
     with paddle.static.program_guard(test, paddle.static.Program()), paddle.utils.unique_name.guard():
         sums = _add_forward(config, graph, model_config, kernels, is_test=True).sums
-        record_losses(graph, sums, _norm_placeholder(config), num_rows)
+        record_losses(config, graph, sums, num_rows)
     return PretrainProgram(
         parameters=forward.model.state_dict(),
         update=update,
@@ -190,15 +190,9 @@ def build_program(
     )
 
 
-def _norm_placeholder(config: PretrainConfig) -> list:
-    """Return what stands for the gradient norm in the record of a pass that moves nothing."""
-    return [paddle.zeros([1])] if config.grad_clip > 0 else []
-
-
 def _add_update(config: PretrainConfig, graph: StaticGraph, forward: _Forward, parameters, gradients, rank):
     update = Update(config, graph, forward.model, parameters, rank, forward.kernels.is_fused)
-    norm = update.apply(gradients, paddle.static.data(RATE, [1], "float32"))
-    return update, [] if norm is None else [norm]
+    return update, update.apply(gradients, paddle.static.data(RATE, [1], "float32"))
 
 
 def _accumulator(graph: StaticGraph, parameter):

@@ -90,10 +90,6 @@ class ProgramState:
         """Return {parameter: float32 array}, without a copy where ``view_variables`` makes none."""
         return self.view_variables(parameter.name for parameter in self.parameters.values())
 
-    def set_weights(self, weights: Arrays) -> None:
-        """Set the parameters to {parameter: float32 array}."""
-        self.set(weights)
-
     def set(self, arrays: Arrays) -> None:
         """Copy arrays into the variables of the same names; names and shapes have been checked.
 
@@ -150,11 +146,6 @@ def feeds_of(model_config) -> dict[str, tuple]:
     """Return {name: (shape, dtype)} of what a batch feeds to the model of ``model_config``."""
     ngrams = NGRAM_FEEDS if model_config.num_ngrams else {}
     return {**FEEDS, **ngrams, **(DECODER_FEEDS if model_config.has_decoder else {})}
-
-
-def needs_gloo(device: str, num_processes: int) -> bool:
-    """Return whether the processes of a run communicate by gloo: several on CPUs."""
-    return device == "cpu" and num_processes > 1
 
 
 _place: Optional[StoreBarrier] = None  # one for the life of the process, as its gloo world is

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, Optional, Protocol, Sequence
 
 import numpy as np
 import paddle
-from paddle import nn
 
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
 from ernie_pair.pretraining.graph.model import LossSums
@@ -20,12 +19,12 @@ from ernie_pair.pretraining.graph.program_state import (
     RECORDS,
     SKIPPED_UPDATES,
     Monitors,
-    needs_gloo,
     slots_of,
     start_gloo,
 )
 from ernie_pair.runtime.paddle_patches import static_programs as ops
 from ernie_pair.runtime.paddle_patches.process_groups import join_processes
+from ernie_pair.training.optimizer import decays
 
 OPERATOR = "ernie_pair_adamw"
 
@@ -115,7 +114,7 @@ class Update:
     def __init__(self, config: PretrainConfig, graph: Graph, model, parameters: list, rank: int, fused: bool):
         self.config, self.graph, self.parameters, self.rank = config, graph, parameters, rank
         self._fused = fused and config.optimizer == "adamw"
-        plan, decayed = precision_of(config), decayed_names(model)
+        plan, decayed = precision_of(config), {p.name for name, p in model.named_parameters() if decays(name)}
         self._plan = plan if plan is not None and plan.skips else None
         sizes = {parameter.name: int(np.prod(parameter.shape)) for parameter in parameters}
         owners, part = owners_of(sizes, config.sharding_degree), rank % config.sharding_degree
@@ -149,8 +148,8 @@ class Update:
             LOSS_SCALE if plan is not None and plan.is_dynamic else None,
         )
 
-    def apply(self, gradients: list, rate) -> Optional[Any]:
-        """Move the weights at ``rate``, float32 [1]; return the norm of the gradients, [1], if it clips."""
+    def apply(self, gradients: list, rate) -> list:
+        """Move the weights at ``rate``, float32 [1]; return [norm of the gradients, [1]], or [] unclipped."""
         gradients, skip = self._unscale(self.graph.sums_over_ranks(gradients))
         norm = factor = None
         if self._norm is not None:
@@ -170,7 +169,7 @@ class Update:
                 ops.move(self.config.optimizer, (parameter, gradient), slot, rate, skip, betas, decay)
         if self.config.sharding_degree > 1:
             self._share_updated_parameters()
-        return norm
+        return [] if norm is None else [norm]
 
     def _unscale(self, gradients: list) -> tuple[list, Any]:
         """Return the gradients without their scale, and whether the step is skipped, which is counted."""
@@ -198,8 +197,15 @@ class Update:
             paddle.assign(moved, parameter)
 
 
-def record_losses(graph: Graph, sums: LossSums, norms: list, num_rows: int) -> None:
-    """Append a row to the records: the ``sums``, each [], and the gradient norm [1] or none."""
+def record_losses(
+    config: PretrainConfig, graph: Graph, sums: LossSums, num_rows: int, norms: Optional[list] = None
+) -> None:
+    """Append a row to the records: the ``sums``, each [], and the gradient norm [1] if it clips.
+
+    ``norms``: of `Update.apply`; None: of a pass that moves nothing, whose norm is 0.
+    """
+    if norms is None:
+        norms = [paddle.zeros([1])] if config.grad_clip > 0 else []
     width = len(sums.recorded) + len(norms)
     records = graph.variable(RECORDS, [num_rows * width])
     row = paddle.stack([paddle.cast(each, "float32") for each in sums.recorded])
@@ -211,13 +217,6 @@ def record_norm(graph: Graph, norms: list, size: int) -> None:
     if norms:
         records = graph.variable(RECORDS, [size])
         paddle.assign(paddle.concat([records[:-1], *norms]), records)
-
-
-def decayed_names(model: nn.Layer) -> set[str]:
-    """Return the names of the parameters that decay: all but biases and norms."""
-    return {
-        p.name for name, p in model.named_parameters() if not name.endswith("bias") and "norm" not in name
-    }
 
 
 def owners_of(sizes: dict[str, int], degree: int) -> dict[str, int]:
@@ -238,5 +237,5 @@ def start_static(device: str, num_processes: int) -> None:
     if device == "gpu" and num_processes > 1:
         join_processes()  # in dynamic mode: it makes the ring that the programs' collectives use
     paddle.enable_static()
-    if needs_gloo(device, num_processes):
+    if device == "cpu" and num_processes > 1:
         start_gloo(num_processes)

@@ -17,6 +17,7 @@ from data_tools.text.folder_tokenizer import AnyTokenizer
 from data_tools.text.text_files import LineRules, decoded, read_lines
 from data_tools.text.wordpiece import CONTINUATION
 from ernie_pair.core.cli.options import (
+    DASH,
     OverwriteFlag,
     check_whole_numbers,
     data_option,
@@ -240,9 +241,6 @@ class MaskFiller:
         return values
 
 
-STANDARD_INPUT = "-"
-
-
 @dataclass(frozen=True)
 class FillMaskConfig(DeviceFlag, OverwriteFlag):
     """Show what a pretrained model predicts for [MASK], with probabilities.
@@ -293,7 +291,7 @@ def fill_mask(config: FillMaskConfig) -> None:
         raise InputError(
             "no text is given; pass --text TEXT, --input_file FILE, or --input_file - for the standard input"
         )
-    if config.input_file == STANDARD_INPUT:
+    if config.input_file == DASH:
         check_stdin("--input_file -")
     if not config.output_file:
         filler = MaskFiller(config.model_path, config.device)
@@ -301,7 +299,7 @@ def fill_mask(config: FillMaskConfig) -> None:
             sys.stdout.write(line)
             sys.stdout.flush()
         return
-    if config.input_file == STANDARD_INPUT:
+    if config.input_file == DASH:
         raise InputError(
             "--input_file -: standard input cannot be read again to check --output_file; name a file, or use "
             "> FILE instead"
@@ -340,7 +338,7 @@ def _read_texts(config: FillMaskConfig, advance: Callable[[int], None]) -> Itera
         yield "--text", config.text
         return
     rules = LineRules(encoding=config.encoding, has_flag=True)
-    if config.input_file == STANDARD_INPUT:
+    if config.input_file == DASH:
         name = "<stdin>"
         lines: Iterable[bytes] = (line.rstrip(b"\r\n") for line in sys.stdin.buffer)  # as each arrives
     else:
