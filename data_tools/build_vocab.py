@@ -59,19 +59,17 @@ class VocabConfig(create_flags.LineFlags, OverwriteFlag):
         "keeps its own vocab.txt, vocab_size and weights, because it never reads the twins",
     )
     output_file: str = data_option(help="the vocab.txt to write", stdout=True, writes="FILE")
-    vocab_size: int = data_option(
+    vocab_size: int = create_flags.text_option(
         18000,
         help="maximum number of tokens, including control tokens",
         unit="tokens",
         above=len(CONTROL_TOKENS),
-        affects="text",
     )
-    min_count: int = data_option(
+    min_count: int = create_flags.text_option(
         2,
         help="characters and pieces that occur fewer times than this get no token",
         unit="times",
         at_least=1,
-        affects="text",
     )
 
     def __post_init__(self):

@@ -20,6 +20,9 @@ from ernie_pair.core.errors import InputError
 
 JOIN_TOKENS = Joining().max_tokens
 VOCABULARY_HELP = "vocab.txt, which is cut by ERNIE's rule, tokenizer.json, or the folder of a model"
+text_option = partial(data_option, affects="text")
+raw_text_option = partial(data_option, affects="raw text")
+language_option = partial(data_option, affects="language", usual=True)
 log_interval_option = partial(
     data_option,
     0,
@@ -34,27 +37,19 @@ log_interval_option = partial(
 class LineFlags(SheetFlags):
     """How lines of raw text, JSON lines and tables are read; a part of the commands that read text."""
 
-    json_key: str = data_option(
-        "text", help="the key of a document's text in JSON", affects="text", usual=True
-    )
-    text_column: str = data_option(
+    json_key: str = text_option("text", help="the key of a document's text in JSON", usual=True)
+    text_column: str = text_option(
         "",
         help="the column of a document's text in a table (.csv, .tsv, .xlsx, .parquet), or its number; "
         "empty: the only one with texts",
-        affects="text",
         usual=True,
     )
-    encoding_errors: Literal["strict", "replace"] = data_option(
+    encoding_errors: Literal["strict", "replace"] = text_option(
         "strict",
         help="a line that is not UTF-8: it is a bad line, or its invalid bytes are replaced with U+FFFD",
-        affects="text",
     )
-    max_line_bytes: int = data_option(
-        MAX_LINE_BYTES,
-        help="a line or document longer than this is a bad line",
-        unit="bytes",
-        at_least=1,
-        affects="text",
+    max_line_bytes: int = text_option(
+        MAX_LINE_BYTES, help="a line or document longer than this is a bad line", unit="bytes", at_least=1
     )
     workers: int = processes_option(
         1, help="processes; the output does not depend on their number", affects="speed, text", usual=True
@@ -73,22 +68,17 @@ class LineFlags(SheetFlags):
 class RawTextFlags(Options):
     """How raw text is cut into documents."""
 
-    doc_spliter: str = data_option(
-        "",
-        help="of raw text: the line that separates two documents; empty: an empty line",
-        affects="raw text",
+    doc_spliter: str = raw_text_option(
+        "", help="of raw text: the line that separates two documents; empty: an empty line"
     )
-    min_doc_length: int = data_option(
+    min_doc_length: int = raw_text_option(
         10,
         help="of raw text: minimum characters per document; shorter ones are dropped and counted",
         unit="characters",
         at_least=0,
-        affects="raw text",
     )
-    no_shuffle: bool = data_option(False, help="of raw text: keep the order of the input", affects="raw text")
-    seed: int = data_option(
-        42, help="of raw text: decides the order of the documents", at_least=0, affects="raw text"
-    )
+    no_shuffle: bool = raw_text_option(False, help="of raw text: keep the order of the input")
+    seed: int = raw_text_option(42, help="of raw text: decides the order of the documents", at_least=0)
 
 
 @dataclass(frozen=True)
@@ -110,26 +100,20 @@ class CreateConfig(LineFlags, OverwriteFlag):
     )
     model_name: str = model_folder_option("", help="the model whose tokenizer is used", usual=True)
     vocab_file: str = file_option("", help=f"instead of --model_name: {VOCABULARY_HELP}", usual=True)
-    chinese: Optional[bool] = data_option(
+    chinese: Optional[bool] = language_option(
         None,
         help="split lines at Chinese sentence ends only; implies --split_sentences, where the default is "
         "explained",
-        usual=True,
-        affects="language",
     )
-    split_sentences: Optional[bool] = data_option(
+    split_sentences: Optional[bool] = language_option(
         None,
         help="split lines at sentence ends; otherwise, and without --chinese, a line is a sentence. If none "
         "of --split_sentences, --chinese and --cn_whole_word_segment is given, all three follow from the "
         "text, and a line says what was chosen; if one is given, the others are false by default",
-        usual=True,
-        affects="language",
     )
-    cn_whole_word_segment: Optional[bool] = data_option(
+    cn_whole_word_segment: Optional[bool] = language_option(
         None,
         help="mark Chinese words, for whole-word masking; the default is that of --split_sentences",
-        usual=True,
-        affects="language",
         only_with="chinese",
     )
     cn_seg_func: Optional[Literal["rjieba", "jieba", "lac"]] = data_option(

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from inspect import signature
 from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
@@ -22,6 +23,7 @@ from ernie_pair.core.errors import InputError
 
 SPECIALS_PER_SAMPLE = 3  # [CLS] A [SEP] B [SEP]
 SPECIALS_WITHOUT_HEAD = 2  # [CLS] A [SEP]
+words_option = partial(kept_data_option, affects="words")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,29 +34,22 @@ class MaskingFlags(Options):
     short_seq_prob: float = kept_data_option(
         0.1, help="share of the samples with a shorter target length", at_least=0, below=1
     )
-    favor_longer_ngram: bool = kept_data_option(
-        False, help="mask long n-grams more often than short ones", affects="words"
+    favor_longer_ngram: bool = words_option(False, help="mask long n-grams more often than short ones")
+    max_ngrams: int = words_option(
+        3, help="longest n-gram of words masked together", unit="words", at_least=1
     )
-    max_ngrams: int = kept_data_option(
-        3, help="longest n-gram of words masked together", unit="words", at_least=1, affects="words"
-    )
-    geometric: bool = kept_data_option(
-        False,
-        help="draw n-gram lengths from a geometric distribution with p = 0.2, instead of p(n) ~ 1/n",
-        affects="words",
+    geometric: bool = words_option(
+        False, help="draw n-gram lengths from a geometric distribution with p = 0.2, instead of p(n) ~ 1/n"
     )
     whole_word_mask: bool = kept_data_option(True, help="mask whole words; false: mask single tokens")
-    level_weights: str = kept_data_option(
+    level_weights: str = words_option(
         "1 1 1",
         help="weights of a character, a phrase (any word of several tokens) and an entity when drawing words "
         "to mask; entities are marked by --user_lexicon when the corpus is created; weight 0: drawn only "
         "when no other word is left",
-        affects="words",
     )
-    masking_fn: str = kept_data_option(
-        "",
-        help="your own masking function, package.module:function; empty: the built-in one",
-        affects="words",
+    masking_fn: str = words_option(
+        "", help="your own masking function, package.module:function; empty: the built-in one"
     )
     binary_head: bool = data_option(
         True,

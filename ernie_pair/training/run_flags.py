@@ -7,10 +7,13 @@ from ernie_pair.core.cli.options import (
     Options,
     check_names,
     check_unset,
+    checkpoint_steps_option,
     checkpoints_option,
     evaluation_option,
+    evaluation_steps_option,
     kept_optimisation_option,
     kept_precision_option,
+    layout_option,
     model_option,
     names_in,
     new_model_option,
@@ -111,9 +114,7 @@ class SharedFlags(AmpFlags, KernelFlags, DeviceFlag):
         unit="steps",
         at_least=0,
     )
-    logging_freq: int = evaluation_option(
-        10, help="steps between log lines", unit="steps", at_least=1, usual=True
-    )
+    logging_freq: int = evaluation_steps_option(10, help="steps between log lines", usual=True)
     keep_checkpoints: int = checkpoints_option(
         3, help="number of newest checkpoints to keep, at least 2", unit="checkpoints", at_least=2
     )
@@ -189,20 +190,11 @@ class TrainingFlags(SharedFlags, OutputFolder):
     max_steps: int = optimisation_option(
         0, unit="steps", help="total number of steps; 0: as many as --epochs needs", at_least=0, usual=True
     )
-    batch_size: int = optimisation_option(
-        64,
-        help="pairs per process in one forward pass",
-        unit="pairs",
-        at_least=1,
-        resume="layout",
-        usual=True,
+    batch_size: int = layout_option(
+        64, help="pairs per process in one forward pass", unit="pairs", usual=True
     )
-    gradient_accumulation_steps: int = optimisation_option(
-        1,
-        help="forward passes of --batch_size pairs per process in one step",
-        unit="batches",
-        at_least=1,
-        resume="layout",
+    gradient_accumulation_steps: int = layout_option(
+        1, help="forward passes of --batch_size pairs per process in one step", unit="batches"
     )
     learning_rate: float = kept_optimisation_option(
         5e-5,
@@ -230,8 +222,8 @@ class TrainingFlags(SharedFlags, OutputFolder):
         "the end of each epoch, or both (auto); no: never, and there is no best model",
         affects="loop",
     )
-    eval_freq: int = evaluation_option(
-        100, help="steps between evaluations; see --evaluation_strategy", unit="steps", at_least=1, usual=True
+    eval_freq: int = evaluation_steps_option(
+        100, help="steps between evaluations; see --evaluation_strategy", usual=True
     )
     best_metric: str = best_metric_option("the dev pairs")
     save_strategy: Literal["steps", "epoch", "no"] = checkpoints_option(
@@ -240,8 +232,8 @@ class TrainingFlags(SharedFlags, OutputFolder):
         "each epoch, or never",
         affects="loop",
     )
-    checkpoint_steps: int = checkpoints_option(
-        500, help="steps between checkpoints; see --save_strategy", unit="steps", at_least=1
+    checkpoint_steps: int = checkpoint_steps_option(
+        500, help="steps between checkpoints; see --save_strategy"
     )
     save_format: Literal["paddle", "hf", "both"] = checkpoints_option(
         "paddle",

@@ -149,6 +149,9 @@ model_folder_option = partial(model_option, reads="MODEL")  # or what names one
 new_model_option = partial(model_option, affects="new weights")
 processes_option = partial(devices_option, unit="processes", at_least=1)
 classes_option = partial(evaluation_option, affects="classes")
+evaluation_steps_option = partial(evaluation_option, unit="steps", at_least=1)
+checkpoint_steps_option = partial(checkpoints_option, unit="steps", at_least=1)
+layout_option = partial(optimisation_option, at_least=1, resume="layout")
 speed_option = partial(devices_option, affects="speed")
 # Another value makes another run.
 kept_data_option = partial(data_option, resume="same")

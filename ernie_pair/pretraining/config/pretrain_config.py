@@ -10,14 +10,17 @@ from data_tools.samples.masking import MaskingFlags
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from ernie_pair.core.cli.options import (
     check_unset,
+    checkpoint_steps_option,
     checkpoints_option,
     data_option,
     defaults_of,
     devices_option,
     evaluation_option,
+    evaluation_steps_option,
     file_option,
     kept_data_option,
     kept_optimisation_option,
+    layout_option,
     model_folder_option,
     model_option,
     new_model_option,
@@ -176,13 +179,8 @@ class PretrainConfig(SharedFlags, SampleFlags):
         unit="samples",
         at_least=0,
     )
-    micro_batch_size: int = optimisation_option(
-        8,
-        help="samples per process in one forward pass",
-        unit="samples",
-        at_least=1,
-        resume="layout",
-        usual=True,
+    micro_batch_size: int = layout_option(
+        8, help="samples per process in one forward pass", unit="samples", usual=True
     )
     global_batch_size: int = kept_optimisation_option(
         0,
@@ -241,18 +239,14 @@ class PretrainConfig(SharedFlags, SampleFlags):
     attention_probs_dropout_prob: float = model_option(
         0.1, at_least=0, below=1, resume="same", help="dropout of the attention weights", affects="dropout"
     )
-    save_steps: int = checkpoints_option(
-        50000, help="steps between exported models, model_STEP/", unit="steps", at_least=1, usual=True
+    save_steps: int = checkpoint_steps_option(
+        50000, help="steps between exported models, model_STEP/", usual=True
     )
-    checkpoint_steps: int = checkpoints_option(
-        5000, help="steps between checkpoints, model_last", unit="steps", at_least=1, usual=True
+    checkpoint_steps: int = checkpoint_steps_option(
+        5000, help="steps between checkpoints, model_last", usual=True
     )
-    logging_freq: int = evaluation_option(
-        20, help="steps between log lines", unit="steps", at_least=1, usual=True
-    )
-    eval_freq: int = evaluation_option(
-        1000, help="steps between validations", unit="steps", at_least=1, usual=True
-    )
+    logging_freq: int = evaluation_steps_option(20, help="steps between log lines", usual=True)
+    eval_freq: int = evaluation_steps_option(1000, help="steps between validations", usual=True)
     share_folder: bool = devices_option(
         True,
         help="all machines share one output_dir; false: each machine has its own, with everything it needs",
