@@ -18,16 +18,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
 
 from data_tools.text.columns import LOOKED_AT, holds_texts, is_header, plain_name, split_columns, text_of
-from data_tools.text.tables import (
-    JSON_FORMS,
-    PARTLY,
-    SURE,
-    Form,
-    Record,
-    choose_table,
-    detect_form,
-    records,
-)
+from data_tools.text.tables import JSON_FORMS, PARTLY, SURE, Form, Record, choose_table, detect_form, records
 from data_tools.text.text_files import LineRules, Place, say_once
 from data_tools.text.texts import LeftOut, NamedText, TextColumns, has_ids, read_texts
 from ernie_pair.checks.recipe import RecipeCommands, Step, choose_epochs

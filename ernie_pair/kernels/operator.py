@@ -42,7 +42,6 @@ FOLDER = "operators"
 COMPILE_SECONDS, LOCK_SECONDS = 300, 600
 _SHOWN = 200  # characters of a compiler's message
 OPERATOR = "ernie_pair_encoder_layer"
-PARAMETERS = "WQ BQ WK BK WV BV WO BO W1 B1 W2 B2 G1 E1 G2 E2".split()  # in the order of fused.h
 # The functions that the operator calls, in the order of its `Library`.
 FUNCTIONS = (
     "fused_version", "fused_level", "fused_packed_bytes", "fused_saved_bytes", "fused_work_bytes",

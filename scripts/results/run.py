@@ -29,14 +29,7 @@ from proof.figures import read_curve
 from ernie_pair.checkpoint.manifest import installed_versions
 from ernie_pair.checkpoint.run_config import machine
 from ernie_pair.core.cli.cli import run_command
-from ernie_pair.core.cli.options import (
-    Options,
-    check_names,
-    data_option,
-    evaluation_option,
-    names_in,
-    option,
-)
+from ernie_pair.core.cli.options import Options, check_names, data_option, evaluation_option, names_in, option
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.core.files.atomic_files import make_folder, published
