@@ -1,85 +1,27 @@
 """Every layout of pretraining in the dynamic graph matches one process, over gloo on the CPU."""
 
-import numpy as np
-import pytest
-from launched import launch
-from tiny_pretrain import has_bf16, needs_kernels, write_corpus, write_model
+from functools import partial
 
-from data_tools.build_ngrams import NgramsConfig, build_ngrams
-from data_tools.text.wordpiece import WordPiece
-from ernie_pair.models.source import open_model
-from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
-from ernie_pair.pretraining.data import open_pretrain_data
-from ernie_pair.pretraining.graph.program_state import LOSS_WEIGHTS
-from ernie_pair.pretraining.pretrain import build_job
-from ernie_pair.runtime.processes.stop_signals import StopSignals
-from ernie_pair.runtime.processes.world import launched_world
+import numpy as np
+import pretrain_layouts
+import pytest
+from pretrain_layouts import ALONE, DROPOUTS, GLOBAL_BATCH, SCALED, UPDATES, check_skipping, equal
+from tiny_pretrain import has_bf16, needs_kernels, write_corpus, write_model
 
 pytestmark = pytest.mark.ranks
 
-GLOBAL_BATCH, UPDATES = 16, 5
 BOUND = 2e-6
-DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 COMPARED = ("loss", "lm_loss", "sop_loss", "ngram_loss", "decoder_loss", "gradient_norm")
-ALONE = {"micro_batch_size": GLOBAL_BATCH}
 SHARDED = {"dp_degree": 1, "sharding_degree": 2}
-SCALED = {"use_amp": True, "amp_dtype": "float32", "init_loss_scaling": 8.0, "incr_every_n_steps": 3}
-
-
-def run_layout(config, world, source, infinite):
-    """The weights and the metrics of every update, float64 [updates]; ``kernels``: the path in words.
-
-    "weights_after" is a sum over all weights after each update, "parts" how many variables of the optimizer
-    this rank has. In the ``infinite`` updates the first pass of the first rank has an infinite gradient.
-    """
-    data = open_pretrain_data(config, world, WordPiece.from_file(source.vocab_file), source.spec)
-    job, _ = build_job(config, world, world, source, data)
-    run, poisoned = job.program.run, []
-
-    def run_once(program, feed):
-        if poisoned and world.is_first:
-            poisoned.clear()
-            feed = {**feed, LOSS_WEIGHTS: feed[LOSS_WEIGHTS] * np.inf}
-        run(program, feed)
-
-    job.program.run = run_once
-    metrics, sums = [], []
-    for step, batches in enumerate(data.updates(0), start=1):
-        poisoned.extend([step] if step in infinite else [])
-        metrics.append(dict(job.step(batches, step, StopSignals())))
-        sums.append(sum(float(np.abs(array).sum(dtype=np.float64)) for array in job.weights().values()))
-    curves = {name: np.array([values[name] for values in metrics]) for name in metrics[0]}
-    about = {"kernels": job.program.kernels.describe(), "parts": len(job.program.update.owned)}
-    return {**curves, **about, "weights_after": np.array(sums), **job.weights()}
-
-
-def run_layouts(flags, layouts):
-    """What `run_layout` returns for each; with its flags a layout may have the ``infinite`` updates."""
-    world, results = launched_world(), {}
-    source = open_model(flags["model_name_or_path"], model_type="ernie", from_scratch=True)
-    for name, layout in layouts.items():
-        infinite, config = layout.get("infinite", ()), {**flags, **layout}
-        config.pop("infinite", None)
-        results[name] = run_layout(PretrainConfig(**config), world, source, infinite)
-    return results
+FLAGS = {"max_lr": 1e-3, "adam_epsilon": 1e-6, "graph": "dynamic", "kernels": "plain"}
+results_of = partial(pretrain_layouts.launch_layouts, **FLAGS)
+largest_difference = partial(pretrain_layouts.largest_difference, curves=COMPARED)
 
 
 @pytest.fixture(scope="module")
 def folder(module_path):
     write_corpus(module_path / "data", write_model(module_path / "model", hidden_act="gelu"))
     return module_path
-
-
-def results_of(folder, processes, layouts, **changes):
-    """{name: [the final arrays of each rank]}, all layouts in one launch."""
-    flags = {
-        **{"model_name_or_path": str(folder / "model"), "input_dir": str(folder / "data")},
-        **{"output_dir": str(folder / "out"), "global_batch_size": GLOBAL_BATCH, "max_steps": UPDATES},
-        **{"split": "80,10,10", "max_seq_len": 32, "max_lr": 1e-3, "adam_epsilon": 1e-6, "num_workers": 0},
-        **{**dict.fromkeys(DROPOUTS, 0), "device": "cpu", "graph": "dynamic", "kernels": "plain", **changes},
-    }
-    ranks = launch(folder, run_layouts, flags, layouts, processes=processes)
-    return {name: [rank[name] for rank in ranks] for name in layouts}
 
 
 def layouts_of(processes, **changes):
@@ -94,25 +36,6 @@ def layouts_of(processes, **changes):
                 **changes,
             }
     return layouts
-
-
-def weights_of(arrays):
-    return [key for key in arrays if "." in key]
-
-
-def equal(one, other):
-    return all(np.array_equal(one[key], other[key]) for key in one if key != "parts")
-
-
-def largest_difference(results, reference):
-    """The largest difference of a weight or loss; the ranks of a layout must be bit-identical."""
-    differences = {}
-    for name, ranks in results.items():
-        assert all(equal(other, ranks[0]) for other in ranks[1:]), f"{name}: ranks differ"
-        compared = [*weights_of(reference), *(key for key in COMPARED if key in reference)]
-        differences[name] = max(np.abs(ranks[0][key] - reference[key]).max() for key in compared)
-    print("".join(f"\n{name:<36}{difference:.1e}" for name, difference in differences.items()))
-    return max(differences.values())
 
 
 @pytest.fixture(scope="module")
@@ -174,10 +97,7 @@ OTHERS = {
 def others(folder):
     """{name: (the arrays of one process, {layout: those of each of two})}, from one start of each."""
     # Their numbers vary from rank to rank, as those of tokens.
-    paths = {"input_path": folder / "data", "vocab_file": folder / "model" / "vocab.txt"}
-    paths["output_file"] = folder / "ngrams.txt"
-    build_ngrams(NgramsConfig(**{key: str(path) for key, path in paths.items()}, sizes="9 4"))
-    flags = {**OTHERS, "n-grams": {"ngram_lexicon": str(paths["output_file"])}}
+    flags = {**OTHERS, "n-grams": {"ngram_lexicon": pretrain_layouts.write_ngrams(folder)}}
     merged = {key: layout for key, layout in layouts_of(2).items() if "merge2" in key}
     one = results_of(folder, 1, {name: {**ALONE, **flags[name]} for name in flags})
     two = results_of(
@@ -207,22 +127,8 @@ def test_phases_with_different_micro_batches_match_one_process(folder):
 
 @pytest.mark.parametrize("kernels", ["plain", pytest.param("fused", marks=needs_kernels)])
 def test_an_infinite_gradient_skips_only_its_own_update(folder, kernels):
-    """Of one rank, in a pass that is not the last; the learning rate goes on from there."""
-    rates = {"max_steps": 9, "decay_steps": 9, "warmup_rate": 0.5, "kernels": kernels}
-    layout = {**SHARDED, "micro_batch_size": 4, **rates}
-    layouts = {
-        "plain": {**layout, "max_steps": 8},
-        "scaled": {**layout, **SCALED, "infinite": [2]},
-        "skipping": {**layout, "on_nan": "skip", "infinite": [2]},
-    }
-    plain, scaled, skipping = (ranks[0] for ranks in results_of(folder, 2, layouts).values())
-    for run in (scaled, skipping):
-        assert run["skipped_updates"].tolist() == [0, 1, 1, 1, 1, 1, 1, 1, 1]
-        assert run["weights_after"][1] == run["weights_after"][0] != run["weights_after"][2]
-        assert run["learning_rate"][2:].tolist() == plain["learning_rate"][1:].tolist()
-    assert scaled["loss_scale"].tolist() == [8, 4, 4, 4, 8, 8, 8, 16, 16]
-    assert skipping["loss_scale"].tolist() == [1] * 9
-    assert all(np.array_equal(scaled[key], skipping[key]) for key in weights_of(scaled))
+    """Of one rank, in a pass that is not the last."""
+    check_skipping(results_of, folder, 2, {**SHARDED, "micro_batch_size": 4}, kernels=kernels)
 
 
 def test_dropout_is_reproducible_and_recompute_repeats_it(folder):

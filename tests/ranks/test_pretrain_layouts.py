@@ -1,87 +1,20 @@
 """Every layout of pretraining matches one process, static graph over gloo on the CPU."""
 
-import os
+from functools import partial
 from itertools import product
 
 import numpy as np
+import pretrain_layouts
 import pytest
-from launched import launch
+from pretrain_layouts import ALONE, DROPOUTS, GLOBAL_BATCH, SCALED, equal, largest_difference, weights_of
 from tiny_pretrain import has_bf16, level_here, needs_kernels, write_corpus, write_model
 
-from data_tools.build_ngrams import NgramsConfig, build_ngrams
-from data_tools.text.wordpiece import WordPiece
-from ernie_pair.models.source import open_model
-from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
-from ernie_pair.pretraining.data import open_pretrain_data
-from ernie_pair.pretraining.graph.model import ernie_config
-from ernie_pair.pretraining.graph.program import build_program, choose_path
-from ernie_pair.pretraining.graph.program_state import LOSS_WEIGHTS, RankSums
-from ernie_pair.pretraining.graph.step import start_static
-from ernie_pair.pretraining.pretrain_job import PretrainJob
 from ernie_pair.runtime.cpu import LEVEL_ASKED
-from ernie_pair.runtime.processes.stop_signals import StopSignals
-from ernie_pair.runtime.processes.world import launched_world
 
 pytestmark = pytest.mark.ranks
 
-GLOBAL_BATCH, UPDATES = 16, 5
 BOUND = 2e-5  # float32 rounding, magnified by AdamW's division in the first updates
-DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
-ALONE = {"micro_batch_size": GLOBAL_BATCH}
-
-
-class PoisonedJob(PretrainJob):
-    """In the ``infinite`` updates the first pass of the first rank has an infinite gradient."""
-
-    infinite = ()
-
-    def step(self, batches, number, stop):
-        run = self.program.run
-        is_due = number in self.infinite and self.world.is_first
-
-        def run_once(program, feed):
-            self.program.run = run
-            return run(program, {**feed, LOSS_WEIGHTS: feed[LOSS_WEIGHTS] * (np.inf if is_due else 1)})
-
-        self.program.run = run_once
-        return super().step(batches, number, stop)
-
-
-def run_layout(config, world, source, infinite):
-    """The weights and the metrics of every update, float64 [updates].
-
-    With them "weights_after", a sum over all weights after each update, and "kernels", the path in words.
-    """
-    data = open_pretrain_data(config, world, WordPiece.from_file(source.vocab_file), source.spec)
-    dropout = {name: getattr(config, name) for name in DROPOUTS}
-    settings = ernie_config(source.spec, **dropout, num_ngrams=len(data.ngrams or ()))
-    kernels = choose_path(config, config.device, world.size)
-    program = build_program(config, settings, world.rank, kernels)
-    program.start(config.seed)
-    all_reduce = RankSums(world.size, program.executor)
-    job = PoisonedJob(config, world, world, program, data, all_reduce, source)
-    job.infinite = infinite
-    metrics, sums = [], []
-    for step, batches in enumerate(data.updates(0), start=1):
-        metrics.append(job.step(batches, step, StopSignals()))
-        sums.append(sum(float(np.abs(array).sum(dtype=np.float64)) for array in job.weights().values()))
-    curves = {name: np.array([values[name] for values in metrics]) for name in metrics[0]}
-    kernels = program.kernels.describe()
-    return {**curves, "kernels": kernels, "weights_after": np.array(sums), **job.weights()}
-
-
-def run_layouts(flags, layouts, levels):
-    """What `run_layout` returns for each; with its flags a layout may have the ``infinite`` updates."""
-    world, results = launched_world(), {}
-    source = open_model(flags["model_name_or_path"], model_type="ernie", from_scratch=True)
-    start_static("cpu", world.size)
-    if levels:
-        os.environ[LEVEL_ASKED] = levels[world.rank]
-    for name, layout in layouts.items():
-        infinite, config = layout.get("infinite", ()), {**flags, **layout}
-        config.pop("infinite", None)
-        results[name] = run_layout(PretrainConfig(**config), world, source, infinite)
-    return results
+results_of = partial(pretrain_layouts.launch_layouts, max_lr=0.01)
 
 
 def layouts_of(processes, merges=(1, 2, 4)):
@@ -112,39 +45,6 @@ def folder(module_path):
     return module_path
 
 
-def results_of(folder, processes, layouts, levels=(), **changes):
-    """{name: [the final arrays of each rank]}, all layouts in one launch."""
-    flags = {
-        "model_name_or_path": str(folder / "model"), "input_dir": str(folder / "data"),
-        "output_dir": str(folder / "out"), "global_batch_size": GLOBAL_BATCH, "max_steps": UPDATES,
-        "split": "80,10,10", "max_seq_len": 32, "max_lr": 0.01, "num_workers": 0, "device": "cpu",
-        **dict.fromkeys(DROPOUTS, 0), **changes,
-    }  # fmt: skip
-    ranks = launch(folder, run_layouts, flags, layouts, levels, processes=processes)
-    return {name: [rank[name] for rank in ranks] for name in layouts}
-
-
-def weights_of(arrays):
-    return [key for key in arrays if "." in key]
-
-
-def equal(one, other):
-    return all(np.array_equal(one[key], other[key]) for key in one)
-
-
-def largest_difference(results, reference):
-    """The largest difference of a weight of any layout; the ranks of a layout must be bit-identical."""
-    differences = {}
-    for name, ranks in results.items():
-        assert all(equal(other, ranks[0]) for other in ranks[1:]), f"{name}: ranks differ"
-        for curve in ("loss", "gradient_norm"):
-            np.testing.assert_allclose(ranks[0][curve], reference[curve], rtol=1e-4)
-        differences[name] = max(np.abs(ranks[0][key] - reference[key]).max() for key in weights_of(reference))
-    print("".join(f"\n{name:<36}{difference:.1e}" for name, difference in differences.items()))
-    return max(differences.values())
-
-
-SCALED = {"use_amp": True, "amp_dtype": "float32", "init_loss_scaling": 8.0, "incr_every_n_steps": 3}
 # Each is compared with the plain kernels; AMP in float32 casts nothing.
 FUSED = {
     "fused": {"kernels": "fused"},
@@ -228,10 +128,7 @@ def test_every_layout_matches_one_process_with_lamb(folder):
 @pytest.mark.slow
 def test_every_layout_matches_one_process_with_ngram_masking(folder):
     """The numbers of n-grams and tokens vary from rank to rank; the loss is a mean over all of them."""
-    settings = {"ngram_lexicon": str(folder / "ngrams.txt")}
-    paths = {"input_path": folder / "data", "vocab_file": folder / "model" / "vocab.txt"}
-    paths = {name: str(path) for name, path in paths.items()}
-    build_ngrams(NgramsConfig(**paths, output_file=settings["ngram_lexicon"], sizes="9 4", overwrite=True))
+    settings = {"ngram_lexicon": pretrain_layouts.write_ngrams(folder)}
     one = one_and_scaled(folder, **settings)
     assert one["cls.ngrams.weight"].shape[0] == 13
     results = results_of(folder, 2, layouts_of(2, merges=(1, 2)), **settings)
@@ -268,22 +165,8 @@ def test_dropout_is_reproducible_for_the_same_seed_and_layout(folder):
     [pytest.param(1, "dp1-sharding1-merge2", marks=pytest.mark.slow), (2, "dp1-sharding2-merge2")],
 )
 def test_an_infinite_gradient_skips_only_its_own_update(folder, processes, name):
-    """Real dynamic loss scaling on the CPU; scales that are powers of two leave the results bit-identical."""
-    layout = {**layouts_of(processes)[name], "max_steps": 9, "decay_steps": 9, "warmup_rate": 0.5}
-    layouts = {
-        "plain": {**layout, "max_steps": 8},
-        "scaled": {**layout, **SCALED, "infinite": [2]},
-        "skipping": {**layout, "on_nan": "skip", "infinite": [2]},
-    }
-    plain, scaled, skipping = (ranks[0] for ranks in results_of(folder, processes, layouts).values())
-    for run in (scaled, skipping):
-        assert run["skipped_updates"].tolist() == [0, 1, 1, 1, 1, 1, 1, 1, 1]
-        assert run["weights_after"][1] == run["weights_after"][0] != run["weights_after"][2]
-        assert run["learning_rate"][2] == run["learning_rate"][1] < run["learning_rate"][3]
-        assert run["learning_rate"][2:].tolist() == plain["learning_rate"][1:].tolist()
-    assert scaled["loss_scale"].tolist() == [8, 4, 4, 4, 8, 8, 8, 16, 16]
-    assert skipping["loss_scale"].tolist() == [1] * 9
-    assert all(np.array_equal(scaled[key], skipping[key]) for key in weights_of(scaled))
+    """Real dynamic loss scaling on the CPU."""
+    pretrain_layouts.check_skipping(results_of, folder, processes, layouts_of(processes)[name])
 
 
 @pytest.mark.slow
