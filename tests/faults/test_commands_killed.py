@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Dict, NamedTuple
 
 import pytest
-from launched import one_thread
+from launched import QUIET, one_thread
 from tiny_pair import write_model, write_pairs
 from tiny_search import texts_of, write_lines
 from tiny_ship import write_trained
@@ -32,7 +32,6 @@ SERIES = (
 TIMED = re.compile(
     r".*(metrics\.jsonl|study\.db|MANIFEST\.json|run\.json|\.lock|\.log|best-[^/]+/\.made\.json)"
 )
-QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 PUBLISHED_LAST = """
     OUT.tsv OUT/export.json OUT/vectors.json OUT/report.json OUT/c.manifest.json OUT/compare.json
 """.split()

@@ -1,32 +1,22 @@
 """Dynamic pretraining in two processes: runs that are killed, and resumed in another layout or graph."""
 
-import subprocess
-
 import numpy as np
 import pytest
-from launched import launch_line, one_thread, run_script
-from places import SCRIPTS
+from launched import launch_line, run_script
 from run_files import events, files_of
 from safetensors.numpy import load_file
-from tiny_pretrain import flags
-from waiting import kill_launched, until
+from tiny_pretrain import words_of
+from waiting import kill_launched
 
 pytestmark = pytest.mark.ranks
-SCRIPT = SCRIPTS / "run_pretrain_static.py"
-QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 STEPS = {"max_steps": 5, "decay_steps": 5, "graph": "dynamic"}
 SHARDED = {"dp_degree": 1, "sharding_degree": 2}
 NO_DROPOUT = {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}
 SCALED = {"use_amp": "true", "amp_dtype": "float32", "init_loss_scaling": 8, "incr_every_n_steps": 2}
 
 
-def words_of(world, output, processes, **changes):
-    layout = {"dp_degree": processes, **STEPS, **changes}
-    return [SCRIPT, *flags(world / "model", world / "data", world / output, **layout)]
-
-
 def pretrain(world, output, processes=2, fails=False, **changes):
-    words = words_of(world, output, processes, **changes)
+    words = words_of(world, output, processes, **{**STEPS, **changes})
     return run_script(world, *words, processes=processes, fails=fails)
 
 
@@ -39,12 +29,10 @@ KILLED = {
 @pytest.mark.parametrize("name", ["sharded", pytest.param("data parallel", marks=pytest.mark.slow)])
 def test_a_killed_and_restarted_run_is_bit_identical(world, name):
     """Both ranks and their launcher are killed after the checkpoint of step 2; dropout, two passes a step."""
-    layout = {"global_batch_size": 16, "micro_batch_size": 4, **KILLED[name]}
+    layout = {**STEPS, "global_batch_size": 16, "micro_batch_size": 4, **KILLED[name]}
     pretrain(world, f"whole {name}", **layout)
     line = launch_line(world / "log", *words_of(world, f"cut {name}", 2, **layout))
-    process = subprocess.Popen(line, start_new_session=True, env=one_thread(), **QUIET)
-    until((world / f"cut {name}" / "checkpoints" / "step_00000002").exists, 120)
-    kill_launched(process, world / f"cut {name}")
+    kill_launched(line, world / f"cut {name}")
     logs = pretrain(world, f"cut {name}", **layout)
     assert "resumed" in logs[0]
     whole, cut = (world / f"{run} {name}" for run in ("whole", "cut"))

@@ -5,32 +5,26 @@ import sys
 
 import numpy as np
 import pytest
-from launched import launch_line, one_thread, run_script
+from launched import QUIET, launch_line, one_thread, run_script
 from places import SCRIPTS
 from run_files import events, files_of
 from safetensors.numpy import load_file
 from tiny_models import ORDER, POOLER, write_bert
-from tiny_pretrain import flags
-from waiting import free_port, kill_launched, until
+from tiny_pretrain import STATIC, flags, words_of
+from waiting import free_port, kill_launched
 
 from ernie_pair.core.errors import InputError
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig, check_layout
 from ernie_pair.runtime.processes.world import World
 
 pytestmark = pytest.mark.ranks
-SCRIPT = SCRIPTS / "run_pretrain_static.py"
-QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 PLAIN = {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0, "max_steps": 5}
 SHARDED = {"dp_degree": 1, "sharding_degree": 2}
 
 
-def words_of(world, output, processes, **changes):
-    layout = {"dp_degree": processes, **PLAIN, **changes}
-    return [SCRIPT, *flags(world / "model", world / "data", world / output, **layout)]
-
-
 def pretrain(world, output, processes=2, fails=False, **changes):
-    run_script(world, *words_of(world, output, processes, **changes), processes=processes, fails=fails)
+    words = words_of(world, output, processes, **{**PLAIN, **changes})
+    run_script(world, *words, processes=processes, fails=fails)
     return world / output
 
 
@@ -61,12 +55,10 @@ RESTARTED = {
 )
 def test_a_killed_and_restarted_run_is_bit_identical(world, name):
     """Both ranks and their launcher are killed some time after the checkpoint of step 2."""
-    layout = {**RESTARTED[name], "decay_steps": 5}
+    layout = {**PLAIN, **RESTARTED[name], "decay_steps": 5}
     whole = pretrain(world, f"whole-{name}", **layout)
     line = launch_line(world / "log", *words_of(world, f"cut-{name}", 2, **layout))
-    process = subprocess.Popen(line, start_new_session=True, env=one_thread(), **QUIET)
-    until((world / f"cut-{name}" / "checkpoints" / "step_00000002").exists, 120)
-    kill_launched(process, world / f"cut-{name}")
+    kill_launched(line, world / f"cut-{name}")
     cut = pretrain(world, f"cut-{name}", **layout)
     assert events(whole) == events(cut)
     assert files_of(whole / "model_last") == files_of(cut / "model_last")
@@ -137,7 +129,7 @@ def two_machines(world, outputs, **changes):
         launch = ["-m", "paddle.distributed.launch", "--nnodes", "2", "--rank", node, "--nproc_per_node", "1"]
         launch += ["--master", master, "--log_dir", world / f"log{node}"]
         words = flags(world / "model", world / "data", output, dp_degree=2, **changes)
-        line = list(map(str, [sys.executable, *launch, SCRIPT, *words]))
+        line = list(map(str, [sys.executable, *launch, STATIC, *words]))
         runs.append(subprocess.Popen(line, env=one_thread(), **QUIET))
     codes = [run.wait(timeout=240) for run in runs]
     logs = [path.read_text()[-1500:] for path in sorted(world.glob("log?/workerlog.*"))]

@@ -14,6 +14,7 @@ from places import ROOT, SUPPORT
 
 PADDLES = ("paddle.distributed.launch", "--nproc_per_node")
 OURS = ("ernie_pair", "launch", "--processes")
+QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 TESTS = ROOT / "tests"
 PATH = f"{SUPPORT}:{TESTS}/ranks:{TESTS}/faults:{TESTS}/recipes/tutorials:{ROOT}"
 

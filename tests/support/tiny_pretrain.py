@@ -21,6 +21,7 @@ SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "i
 SIZES.update(max_position_embeddings=40, type_vocab_size=2)
 
 
+STATIC = SCRIPTS / "run_pretrain_static.py"
 FLAGS = """
     from_scratch true split 80,10,10 max_seq_len 32 micro_batch_size 4 max_steps 6 max_lr 0.01 warmup_rate 0.1
     logging_freq 1 eval_freq 3 eval_iters 2 checkpoint_steps 2 save_steps 1000 num_workers 0 device cpu
@@ -74,9 +75,15 @@ def flags(model: Path, data: Path, output: Path, **changes):
     return [word for name, value in values.items() for word in (f"--{name}", str(value))]
 
 
+def words_of(world: Path, output: str, processes: int, **changes):
+    """The script and its flags in the folder of the fixture; data parallel unless told otherwise."""
+    layout = {"dp_degree": processes, **changes}
+    return [STATIC, *flags(world / "model", world / "data", world / output, **layout)]
+
+
 def pretrain(folder: Path, output: Path, code: int = 0, **changes) -> str:
     """Pretrain ``folder``/model on ``folder``/data in a process; it ends with ``code``; return its stderr."""
-    words = [SCRIPTS / "run_pretrain_static.py", *flags(folder / "model", folder / "data", output, **changes)]
+    words = [STATIC, *flags(folder / "model", folder / "data", output, **changes)]
     done = subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True, timeout=300)
     assert done.returncode == code, done.stderr
     return done.stderr

@@ -7,6 +7,8 @@ import socket
 import subprocess
 import time
 
+from launched import QUIET, one_thread
+
 
 def until(happened, seconds=120):
     """Wait for ``happened()`` to be true, and return it; AssertionError after ``seconds``."""
@@ -22,8 +24,13 @@ def children_of(pid):
     return [int(child) for child in listing.split()]
 
 
-def kill_launched(process, output):
-    """Kill a launcher and its ranks, which their heartbeats in ``output`` name, as a machine would."""
+def kill_launched(line, output, checkpoint="step_00000002"):
+    """Start a launcher; once ``output`` has the checkpoint kill it and its ranks, as a machine would.
+
+    The heartbeats in ``output`` name the ranks.
+    """
+    process = subprocess.Popen(line, start_new_session=True, env=one_thread(), **QUIET)
+    until((output / "checkpoints" / checkpoint).exists)
     ranks = [json.loads(path.read_text())["pid"] for path in (output / "ranks").glob("*.json")]
     for pid in (process.pid, *ranks):
         os.kill(pid, signal.SIGKILL)
