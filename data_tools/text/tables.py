@@ -17,6 +17,7 @@ import re
 import zipfile
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime, time
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
@@ -680,11 +681,9 @@ def _open_book(path: Path) -> Iterator[List[Tuple[Any, _Marks]]]:
     openpyxl, status = import_optional("openpyxl"), path.stat()
     try:
         marks = _scan_book(path, status.st_mtime_ns, status.st_size)
-        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
-        try:
+        with open(path, "rb") as file:  # by its name, one called .csv would be refused
+            book = openpyxl.load_workbook(file, read_only=True, data_only=True)
             yield [(one, marks.get(one._worksheet_path.lstrip("/"), _Marks())) for one in book.worksheets]
-        finally:
-            book.close()
     except (InputError, MemoryError):
         raise
     except Exception as error:  # whatever a library for damaged XML raises
@@ -769,8 +768,13 @@ class UnclearNumber(float):
 
 
 def _shown_cell(cell: Any) -> object:
-    """Return a number as the text that it shows, as far as its format is a plain one; others as they are."""
+    """Return a number as the text that it shows, as far as its format is a plain one; others as they are.
+
+    A day without a time is a date.
+    """
     value = cell.value
+    if isinstance(value, datetime) and value.time() == time.min:
+        return value.date()
     if type(value) not in (int, float):
         return value
     first, *others = _ROOM.sub("", cell.number_format or "").split(";")

@@ -218,3 +218,10 @@ def test_texts_are_found_in_the_sheet_that_is_surely_theirs(tmp_path):
         list(read_texts(put(tmp_path / "b.xlsx", two)))
     (row,) = read_texts(tmp_path / "b.xlsx", rules=LineRules(place=Place("a")))
     assert row.text == "今天"
+
+
+def test_a_day_is_a_date_and_a_workbook_may_have_another_name(tmp_path):
+    days = [datetime.datetime(2026, 3, 1), datetime.datetime(2026, 3, 1, 9, 30)]
+    made = book([("问题", "日期"), *((f"怎么开户{day:%H}", day) for day in days)])
+    rows = read_texts(put(tmp_path / "b.csv", made), columns=TextColumns("问题", payload=("日期",)))
+    assert [row.payload["日期"] for row in rows] == ["2026-03-01", "2026-03-01 09:30:00"]
