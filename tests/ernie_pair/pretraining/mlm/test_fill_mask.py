@@ -38,15 +38,19 @@ from ernie_pair.pretraining.mlm.fill_mask import (
 TEXT = "天地[MASK]黄宇[MASK][MASK]荒"
 
 
+def write_models(folder, **models):
+    """Write {name: weights} below ``folder`` for the model of its "pickled"."""
+    source = open_model(str(folder / "pickled"), model_type="", from_scratch=False)
+    for name, weights in models.items():
+        (folder / name).mkdir()
+        write_model_folder(folder / name, source, weights)
+
+
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory):
     """The recipe's two layouts, and the same weights in a folder that from_pretrained can load."""
     folder = tmp_path_factory.mktemp("filling")
-    model = write_model(folder / "model")
-    weights = write_checkpoints(model, folder)
-    (folder / "dynamic").mkdir()
-    source = open_model(str(folder / "pickled"), model_type="", from_scratch=False)
-    write_model_folder(folder / "dynamic", source, weights)
+    write_models(folder, dynamic=write_checkpoints(write_model(folder / "model"), folder))
     return folder
 
 
@@ -203,13 +207,9 @@ def test_models_without_head_or_weights_are_refused(theirs, tmp_path):
 def test_ernie_gram_fills_masks_with_or_without_the_sop_head(theirs, tmp_path):
     model = write_model(tmp_path / "model", model_type="ernie_gram", rel_pos_size=8, embedding_size=32)
     write_checkpoints(model, tmp_path)
-    source = open_model(str(tmp_path / "pickled"), model_type="", from_scratch=False)
     filler = MaskFiller(str(tmp_path / "pickled"))
     state = {name: array.numpy() for name, array in filler.model.state_dict().items()}
-    (tmp_path / "less").mkdir()
-    write_model_folder(
-        tmp_path / "less", source, {name: a for name, a in state.items() if "seq_relationship" not in name}
-    )
+    write_models(tmp_path, less={name: a for name, a in state.items() if "seq_relationship" not in name})
     assert words(MaskFiller(str(tmp_path / "less")), TEXT) == words(filler, TEXT)
 
 
@@ -225,15 +225,9 @@ def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("evaluate_mlm")
     model = write_model(folder / "model")
     weights = write_checkpoints(model, folder)
-    source = open_model(str(folder / "pickled"), model_type="", from_scratch=False)
-    kinds = {
-        "whole": weights,
-        "no_order": {name: w for name, w in weights.items() if not name.startswith("cls.seq_relationship")},
-        "no_head": {name: w for name, w in weights.items() if not name.startswith("cls.")},
-    }
-    for name, arrays in kinds.items():
-        (folder / name).mkdir()
-        write_model_folder(folder / name, source, arrays)
+    no_order = {name: w for name, w in weights.items() if not name.startswith("cls.seq_relationship")}
+    no_head = {name: w for name, w in weights.items() if not name.startswith("cls.")}
+    write_models(folder, whole=weights, no_order=no_order, no_head=no_head)
     write_corpus(folder / "corpus", model)
     return folder
 
