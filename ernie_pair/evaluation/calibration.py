@@ -149,11 +149,6 @@ def _choice(curve: Curve, place: int) -> Dict[str, object]:
     at = float(curve.probabilities[place])
     below = float(curve.probabilities[place - 1]) if place else 0.0
     halfway = (at + below) / 2
-    return {
-        "threshold": halfway if halfway > below else at,
-        "rows": int(curve.rows[place]),
-        "precision": float(curve.precision[place]),
-        "recall": float(curve.recall[place]),
-        "f1": float(curve.f1[place]),
-        "accuracy": float(curve.accuracy[place]),
-    }
+    _, *figures = curve._fields
+    reached = {name: getattr(curve, name)[place].item() for name in figures}
+    return {"threshold": halfway if halfway > below else at, **reached}

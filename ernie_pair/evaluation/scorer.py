@@ -5,12 +5,13 @@ A trained folder is computed by Paddle, an exported or a combined one by its bac
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Dict, Optional, Sequence, Union
+from typing import Any, Callable, Dict, Optional, Sequence, Union
 
 from ernie_pair.core.cli.options import paths_in
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.atomic_folder import list_content
 from ernie_pair.core.files.hub import local_model
+from ernie_pair.core.files.json_file import read_json_object, write_json
 from ernie_pair.core.files.results import Results, settings_of
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST, not_of_pairs
 from ernie_pair.inference.predictor import PairPredictor, PairScorer
@@ -103,6 +104,19 @@ def results_of(command: str, config, more: Sequence[Path] = (), but: str = "") -
     named = {name: getattr(config, name) for name, files in inputs.items() if not files}  # sets, models
     settings = {**settings_of(config, *paths_in(config), "batch_size"), **named}
     return Results(command, [*outputs, *more], inputs, settings, config.overwrite, requested=more)
+
+
+def measured_once(command: str, config, measure: Callable[[Any], Dict[str, Any]]) -> Dict[str, Any]:
+    """Return what ``measure`` finds with ``config``, kept in its output_file, if any; once it is, read it."""
+    if not config.output_file:
+        return measure(config)
+    results = results_of(command, config)
+    if results.are_done():
+        return read_json_object(Path(config.output_file), "remove it")
+    found = measure(config)
+    with results.published() as (draft,):
+        write_json(draft, found)
+    return found
 
 
 def read_pairs(

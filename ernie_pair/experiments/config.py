@@ -19,6 +19,7 @@ from ernie_pair.core.cli.options import (
 )
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.installation import TRAINING
+from ernie_pair.inference.backends import THREADS_HELP
 from ernie_pair.models.labels import RANKING, REGRESSION
 from ernie_pair.pairs.config.pair_config import MODEL_NAME_HELP, PairConfig, TrainConfig
 from ernie_pair.pairs.data.pair_records import ColumnFlags
@@ -228,9 +229,4 @@ class CompareModelsConfig(ColumnFlags, OverwriteFlag):
         1000, unit="resamples", help="bootstrap resamples for the confidence intervals", at_least=1
     )
     seed: int = evaluation_option(1234, help="seed of the resamples", at_least=0)
-    threads: int = speed_option(
-        0,
-        help="threads of one forward pass; 0: the number of cores of this process",
-        unit="threads",
-        at_least=0,
-    )
+    threads: int = speed_option(0, help=THREADS_HELP, unit="threads", at_least=0)

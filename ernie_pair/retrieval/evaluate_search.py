@@ -23,10 +23,10 @@ from data_tools.text.text_files import LineRules
 from data_tools.text.texts import has_ids, read_texts
 from ernie_pair.core.cli.options import data_option, evaluation_option, file_option, model_folder_option
 from ernie_pair.core.errors import InputError, again_with, counted
-from ernie_pair.core.files.json_file import read_json_object, shown, write_json
+from ernie_pair.core.files.json_file import shown
 from ernie_pair.core.progress import CountProgress, say
 from ernie_pair.embeddings.open_embedder import open_embedder
-from ernie_pair.evaluation.scorer import load, results_of
+from ernie_pair.evaluation.scorer import load, measured_once
 from ernie_pair.inference.embedder import EmbedderOptions
 from ernie_pair.inference.predictor import PairScorer
 from ernie_pair.pairs.targets.metrics import percentile_interval, resamples
@@ -92,14 +92,7 @@ def evaluate_search(config: EvaluateSearchConfig) -> Dict[str, Any]:
     questions without an answer among the first ten}}}. "best": of the highest mrr. Raises an ErniePairError.
     """
     start_console(World())
-    results = results_of("evaluate search", config) if config.output_file else None
-    if results is not None and results.are_done():
-        measured = read_json_object(Path(config.output_file), "remove it")
-    else:
-        measured = _measure(config)
-        if results is not None:
-            with results.published() as (draft,):
-                write_json(draft, measured)
+    measured = measured_once("evaluate search", config, _measure)
     say(f"{counted(measured['questions'], 'question')} search {counted(measured['texts'], 'text')}")
     for name, stage in measured["stages"].items():
         metrics = "  ".join(f"{metric} {stage[metric]:.4f}" for metric in METRICS)

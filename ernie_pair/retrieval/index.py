@@ -63,12 +63,12 @@ def fault_of(faiss: Any, index: Any, path: Path, expected: Expected) -> str:
         return "compares vectors by distance, not by their product"
     codes = faiss.downcast_index(index.storage) if kind == "hnsw" else index
     fault = _fault_of_numbers(faiss, codes, expected)
-    if not fault and kind == "hnsw":
-        fault = _fault_of_codes(faiss, codes, expected) or _fault_of_links(faiss, index.hnsw, count)
-    elif not fault and kind == "ivf":
+    if not fault and kind == "ivf":
         fault = _fault_of_lists(faiss, index, path, expected)
     elif not fault:
         fault = _fault_of_codes(faiss, codes, expected)
+    if not fault and kind == "hnsw":
+        fault = _fault_of_links(faiss, index.hnsw, count)
     return fault or _fault_of_vectors(stored_vectors(index, count, CHUNK), expected)
 
 
@@ -113,8 +113,8 @@ def _fault_of_numbers(faiss: Any, codes: Any, expected: Expected) -> str:
 
 def _fault_of_codes(faiss: Any, codes: Any, expected: Expected) -> str:
     """Return what is wrong with vectors that stand one after another."""
-    form = FORMS["flat"].get(expected.precision, FORMS["flat"][""])
-    if type(codes).__name__ != form[1] or not _compares_by_products(faiss, codes):
+    _, name = _form_of(expected._replace(kind="flat"))
+    if type(codes).__name__ != name or not _compares_by_products(faiss, codes):
         return f"stores its vectors as {type(codes).__name__}"
     if (codes.ntotal, codes.d) != (expected.size, expected.dim):
         return f"stores {codes.ntotal} vectors of {codes.d}, not {expected.size} of {expected.dim}"
@@ -204,8 +204,8 @@ def _fault_of_vectors(chunks: Iterator[np.ndarray], expected: Expected) -> str:
 
 
 SEARCH_LIBRARIES = dict.fromkeys(("faiss", "bm25s", "rjieba"), "")  # the libraries of an index
-KINDS, PRECISIONS = ("flat", "ivf", "hnsw"), ("fp32", "fp16", "int8")
-_CODES = {"fp32": ("Flat", 4), "fp16": ("SQfp16", 2), "int8": ("SQ8", 1)}  # faiss's name, bytes per number
+KINDS, PRECISIONS = tuple(FORMS), tuple(NUMBER_BYTES)
+_CODES = {"fp32": "Flat", "fp16": "SQfp16", "int8": "SQ8"}  # faiss's names
 TRAINED_ON = 64  # vectors per list; faiss wants at least 39
 MIN_PER_LIST = 39
 SMALL_GRAPH = 10_000  # vectors that one thread adds
@@ -249,16 +249,14 @@ class IndexShape:
 
     def words(self, count: int) -> str:
         """Return the description for faiss's index_factory."""
-        codes = _CODES[self.precision][0]
         before = {"flat": "", "ivf": f"IVF{self.lists_for(count)},", "hnsw": f"HNSW{self.links},"}
-        return before[self.kind] + codes
+        return before[self.kind] + _CODES[self.precision]
 
     def size(self, count: int, dim: int) -> int:
         """Return about how many bytes the index takes in memory, and on disk."""
-        per_vector = dim * _CODES[self.precision][1]
+        per_vector = dim * NUMBER_BYTES[self.precision]
         per_vector += {"flat": 0, "ivf": 8, "hnsw": 4 * (2 * self.links + 2)}[self.kind]
-        sample = 4 * dim * self.sample_size(count)
-        return count * per_vector + sample
+        return count * per_vector + 4 * dim * self.sample_size(count)
 
     def sample_size(self, count: int) -> int:
         """Return how many vectors the index is trained on; 0 for a kind that is not trained."""

@@ -36,13 +36,12 @@ class Hit(NamedTuple):
 
     def content(self, digits: int) -> Dict[str, object]:
         """Return the hit as JSON content, numbers rounded to ``digits``; bm25 only if it was found by it."""
-        similarity = None if self.similarity is None else round(self.similarity, digits)
-        content = {"id": self.id, "text": self.text, "score": round(self.score, digits)}
-        by_words = {} if self.bm25 is None else {"bm25": round(self.bm25, digits)}
         return {
-            **content,
-            "similarity": similarity,
-            **by_words,
+            "id": self.id,
+            "text": self.text,
+            "score": round(self.score, digits),
+            "similarity": None if self.similarity is None else round(self.similarity, digits),
+            **({} if self.bm25 is None else {"bm25": round(self.bm25, digits)}),
             **({"payload": self.payload} if self.payload else {}),
         }
 

@@ -1,6 +1,5 @@
 """Evaluate an embedding model on labelled pairs: how well their texts find each other."""
 
-import json
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +10,11 @@ import numpy as np
 from ernie_pair.core.cli.options import names_in
 from ernie_pair.core.cli.standard_streams import with_standard_streams
 from ernie_pair.core.errors import InputError
-from ernie_pair.core.files.json_file import write_json
 from ernie_pair.core.progress import CountProgress, say
 from ernie_pair.embeddings.embed_config import EvaluateEmbeddingConfig
 from ernie_pair.embeddings.open_embedder import open_embedder
 from ernie_pair.embeddings.retrieval import RetrievalSet, build_retrieval_set, measure_retrieval
-from ernie_pair.evaluation.scorer import results_of
+from ernie_pair.evaluation.scorer import measured_once
 from ernie_pair.inference.embedder import TextEmbedder, describe_cut, unit_rows
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.labels import Labels, parse_label_range
@@ -37,14 +35,7 @@ def evaluate_embedding(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
     start_console(World())
     if Path(config.model_path).is_dir():
         config = with_model_folder(config)
-    results = results_of("evaluate embedding", config) if config.output_file else None
-    if results is not None and results.are_done():
-        found = json.loads(Path(config.output_file).read_text(encoding="utf-8"))
-    else:
-        found = _measure(config)
-        if results is not None:
-            with results.published() as (draft,):
-                write_json(draft, found)
+    found = measured_once("evaluate embedding", config, _measure)
     for dim, metrics in found["dims"].items():
         which = [f"dim {dim}"] if len(found["dims"]) > 1 else []
         say("  ".join([*which, *(f"{name} {value:.4f}" for name, value in metrics.items())]))

@@ -26,7 +26,7 @@ from ernie_pair.inference.pair_tokenizer import PairTokenizer, show_pair
 from ernie_pair.inference.token_rows import Batch, EncodedPairs, encode_texts
 from ernie_pair.models.labels import UNLABELLED
 from ernie_pair.models.spec import CONFIG, ModelSpec
-from ernie_pair.pairs.data.in_memory_pairs import TokenizedPairs
+from ernie_pair.pairs.data.in_memory_pairs import TokenizedPairs, array_of
 from ernie_pair.pairs.data.pair_file import FILE, Pair, Pairs, labels_array
 from ernie_pair.pairs.data.pair_source import WORDS, PairSource
 from ernie_pair.pairs.data.rejected import StreamedRejects
@@ -113,10 +113,7 @@ def _arrays_of(returned: Any) -> dict[str, np.ndarray]:
         )
     arrays = {}
     for key, value in returned.items():
-        try:
-            array = np.asarray(value)
-        except (TypeError, ValueError):  # lists of several lengths
-            array = np.zeros(0, object)
+        array = array_of(value)
         if array.dtype.kind not in ("iubf" if "label" in key else "iub"):
             raise _refused(f"{key} that are no array of whole numbers", "rows of one length: pad them")
         arrays[key] = array.astype(np.int64) if array.dtype.kind in "iub" else array

@@ -294,12 +294,17 @@ ARGUMENTS = {
 }  # fmt: skip
 
 
+def array_of(value: Any) -> np.ndarray:
+    """Return ``value`` as an array; an empty one for what is none, such as lists of several lengths."""
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError):
+        return np.zeros(0, object)
+
+
 def _whole_numbers(name: str, value: Any) -> np.ndarray:
     """Return a list, an array or a tensor as int64 [n]. Raises InputError for anything else."""
-    try:
-        found = np.asarray(value)
-    except (TypeError, ValueError):
-        found = np.zeros(0)
+    found = array_of(value)
     if found.ndim > 1:
         raise InputError(
             f"{name} has the shape {list(found.shape)}; give the ids of one row, neither a batch "
@@ -357,10 +362,7 @@ def is_token_row(example: Any) -> bool:
     is_tuple = isinstance(example, (tuple, list)) and len(example) in (2, 3)
     if not is_tuple or isinstance(example[0], str) or not hasattr(example[0], "__len__"):
         return False
-    try:
-        ids = np.asarray(example[0])
-    except (TypeError, ValueError):  # lists of several lengths
-        return False
+    ids = array_of(example[0])
     return ids.size > 0 and ids.dtype.kind in "iu"
 
 
