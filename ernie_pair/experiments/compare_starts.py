@@ -359,7 +359,7 @@ def compare_starts(config: CompareConfig) -> None:
         for name, each in folders.items()
     }
     comparison = compare(logits, pairs.known_labels, seeds, config.bootstrap)
-    domain = None if corpus is None else _domain_losses(starts, corpus, config, train)
+    domain = None if corpus is None else _domain_losses(starts, corpus, train)
     for line in warnings_of(comparison, names):
         logger.warning("%s", line)
     # For the page; somebody may have removed a log, and only the predictions are needed.
@@ -439,15 +439,12 @@ def _open_starts(text: str, train: TrainConfig) -> List[Start]:
         raise InputError(f"--starts {text}: one start has nothing to be compared with; {STARTS_EXAMPLE}")
     starts = []
     for name, path in paths.items():
-        from_scratch = train.from_scratch or path.startswith(RANDOM)
-        path = path[len(RANDOM) :] if path.startswith(RANDOM) else path
+        from_scratch, path = train.from_scratch or path.startswith(RANDOM), path.removeprefix(RANDOM)
         starts.append(Start(name, path, open_model(path, model_type="", from_scratch=from_scratch)))
     return starts
 
 
-def _domain_losses(
-    starts: List[Start], corpus: Corpus, config: CompareConfig, train: TrainConfig
-) -> Dict[str, Dict[str, object]]:
+def _domain_losses(starts: List[Start], corpus: Corpus, train: TrainConfig) -> Dict[str, Dict[str, object]]:
     """Return what ``domain_loss`` measures for every start, or {"reason": why it cannot}."""
     start_device(train.device, World())
     length = min(train.max_seq_len, *(start.source.spec.max_positions for start in starts))

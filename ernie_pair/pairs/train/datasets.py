@@ -84,8 +84,8 @@ def open_pairs(
     """
     check_columns([*sources.values()])
     tokenizer = open_tokenizer(source.vocab_file, source.spec, config.max_seq_len)
-    opened = _open_stream if config.streaming else _open_in_memory
-    data = opened(config, sources, tokenizer, source.spec.labels, world, collator)
+    opened = partial(_open_stream, collator) if config.streaming else _open_in_memory
+    data = opened(config, sources, tokenizer, source.spec.labels, world)
     if config.scored_as == "average":
         if isinstance(sources["dev"], TokenizedPairs):
             raise InputError(
@@ -113,12 +113,7 @@ def open_pairs(
 
 
 def _open_in_memory(
-    config: PairConfig,
-    sources: dict[str, PairSource],
-    tokenizer: AnyTokenizer,
-    labels: Labels,
-    world: World,
-    collator: Optional[UserCollator],
+    config: PairConfig, sources: dict[str, PairSource], tokenizer: AnyTokenizer, labels: Labels, world: World
 ) -> PairData:
     in_order = list(sources.values())
     check = partial(_check_labels, config, labels, in_order)
@@ -152,12 +147,12 @@ def _open_in_memory(
 
 
 def _open_stream(
+    collator: Optional[UserCollator],
     config: PairConfig,
     sources: dict[str, PairSource],
     tokenizer: AnyTokenizer,
     labels: Labels,
     world: World,
-    collator: Optional[UserCollator],
 ) -> PairData:
     train, dev = sources["train"], sources["dev"]
     if isinstance(train, GivenPairs):
