@@ -35,6 +35,16 @@ def ask(model, action, texts=None, hosts=("*",), limits=None, embedder=None, key
     return asyncio.run(main())
 
 
+def answer_and_health(predictor, pairs):
+    """What a service of ``predictor`` says of ``pairs`` and of itself."""
+
+    async def both(client):
+        answer = await client.post("/predict", json={"pairs": pairs})
+        return answer.json(), (await client.get("/health")).json()
+
+    return ask(predictor, both)
+
+
 class Model:
     """Says how long both texts are together; ``gate`` holds it up, ``calls`` are what it was asked."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import asked
 import numpy as np
 import pytest
-from fake_predictor import ask
+from fake_predictor import answer_and_health
 from sklearn import metrics as sk
 from tiny_pair import write_rows
 from tiny_ship import MAX_SEQ_LEN, logits_of_trained, random_texts, ship, write_trained
@@ -154,11 +154,7 @@ def test_the_service_uses_the_threshold_and_class_names(folder):
     write_calibration(folder / "best", Calibration(threshold=0.999999, symmetric="average"))
     predictor = PairPredictor(ship(folder / "best", folder / "ship"))
 
-    async def both(client):
-        pairs = {"pairs": [["今天好", "坏"], ["坏", "今天好"]]}
-        return (await client.post("/predict", json=pairs)).json(), (await client.get("/health")).json()
-
-    answer, health = ask(predictor, both)
+    answer, health = answer_and_health(predictor, [["今天好", "坏"], ["坏", "今天好"]])
     assert answer["labels"] == ["不同", "不同"] and answer["classes"] == [0, 0]
     assert answer["scores"][0] == answer["scores"][1]
     assert health["threshold"] == 0.999999 and health["symmetric"] == "average"

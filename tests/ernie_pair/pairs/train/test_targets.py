@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from asked import evaluated, predicted
+from fake_predictor import answer_and_health
 from run_files import killed_after
 from sklearn.metrics import ndcg_score
 from tiny_pair import OTHERS, candidate_rows, graded_rows, score_rows, target_config, train_config, write_rows
@@ -124,16 +125,8 @@ def test_trained_and_exported_models_give_scores_alone(run, scores, exported):
 
 def test_the_service_returns_scores(exported):
     pytest.importorskip("httpx")
-    testclient = pytest.importorskip("starlette.testclient")
-    app = pytest.importorskip("ernie_pair.service.service")
-    from ernie_pair.service.batcher import Batching
-    from ernie_pair.service.request import Limits
-
     predictor, pairs = PairPredictor(exported, "onnx"), [["你好", "好好好"], ["你", "我"]]
-    service = app.create_app(app.ServedModels(predictor), Batching(8, 0.0, 100), Limits(2000, 5, 20))
-    with testclient.TestClient(service) as client:
-        answer = client.post("/predict", json={"pairs": pairs}).json()
-        health = client.get("/health").json()
+    answer, health = answer_and_health(predictor, pairs)
     assert set(answer) == {"scores", "milliseconds"}
     assert answer["scores"] == pytest.approx(predictor.score(pairs).tolist(), abs=1e-5)
     limits = predictor.exported.label_range
