@@ -308,8 +308,7 @@ def training_groups(groups: np.ndarray, labels: np.ndarray, most: int) -> list[n
         positives, negatives = rows[~is_negative], rows[is_negative]
         if not len(positives):
             continue
-        at_once = len(positives) if len(positives) <= most // 2 else most // 2
-        at_once = len(positives) if len(rows) <= most else at_once
+        at_once = len(positives) if len(rows) <= most else min(len(positives), most // 2)
         for first in range(0, len(positives), at_once):
             chosen = positives[first : first + at_once]
             room = most - len(chosen)
