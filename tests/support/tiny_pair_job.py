@@ -66,7 +66,7 @@ def tiny_job(folder: Path, process_group=None, consumed: int = 0, prepare=None, 
         prepare(model)
     weights = compute_class_weights(config.class_weights, 2, train.labels, "train.tsv")
     updates = training_steps(train, config, World(process_group.rank, process_group.size), consumed)
-    data = PairData(lambda first: updates, len(train), dev, {}, weights)
+    data = PairData(lambda first: updates, len(train), dev, np.bincount(train.ids), {}, weights)
     initial = InitialModel(model, source, "start from random weights")
     job = PairTask(with_best_metric(config, initial), initial, data)
     job.prepare(STEPS, process_group)

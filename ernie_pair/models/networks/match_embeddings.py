@@ -101,11 +101,12 @@ class MatchHead(nn.Layer):
         # No product of matrices, which half precision and int8 would round.
         return (shares_BF.unsqueeze(2) * self.shares.astype("float32")).sum(axis=1) + tokens_BC
 
-    def tell_information(self, ids: np.ndarray) -> None:
-        """Give every token its information, by the ``ids`` [N] of all texts: -log of its share, 1 at most."""
+    def tell_information(self, counts: np.ndarray) -> None:
+        """Give each token its information, -log of its share of ``counts``, int64 [at most V]; 1 at most."""
         table = self.information.weight
-        counts = np.bincount(ids, minlength=table.shape[0])[: table.shape[0]]
-        information = np.log((len(ids) + 1) / (counts + 1)) / np.log(len(ids) + 1)
+        all_counts = np.zeros(table.shape[0])
+        all_counts[: len(counts)] = counts
+        information = np.log((counts.sum() + 1) / (all_counts + 1)) / np.log(counts.sum() + 1)
         table.set_value(information[:, None].astype(table.numpy().dtype))
 
     def is_told(self) -> bool:

@@ -40,6 +40,7 @@ class PairData(NamedTuple):
     updates: Callable[[int], Iterator[list[Batch]]]
     num_rows: int
     dev: EncodedPairs
+    token_counts: np.ndarray  # int64 [at most V], of the training rows; of the dev rows beside a stream
     hashes: dict[str, str]  # of the contents of the two files, and of the vocabulary
     class_weights: Optional[np.ndarray] = None  # float32 [C]; see `PairLoss`
     files: Sequence[DataFile] = ()  # for the model card
@@ -143,7 +144,7 @@ def _open_in_memory(
         for (split, source), rows in zip(sources.items(), found)
     ]
     num_rows = len(train) if candidates is None else len(candidates)
-    return PairData(updates, num_rows, found[-1], hashes, weights, files, train)
+    return PairData(updates, num_rows, found[-1], np.bincount(train.ids), hashes, weights, files, train)
 
 
 def _open_stream(
@@ -172,7 +173,7 @@ def _open_stream(
         DataFile("train, streamed", train.name, f"{hashes[train.flag]} (of its two ends)", None),
         DataFile("dev", dev.name, hashes[dev.flag], len(dev_rows)),
     ]
-    return PairData(updates, 0, dev_rows, hashes, weights, files)
+    return PairData(updates, 0, dev_rows, np.bincount(dev_rows.ids), hashes, weights, files)
 
 
 def _cache_dir(config: PairConfig) -> Path:

@@ -182,8 +182,8 @@ class PairTask(Task):
     def prepare(self, total_steps: int, process_group: Any, *unused: Any) -> None:
         """Open loss, optimizer and forward pass, those of the user's own where there are some."""
         config, overrides, labels = self.config, self.overrides, self.model.spec.labels
-        if self.model.spec.has_match and self.data.train is not None and not self.model.match_head.is_told():
-            self.model.match_head.tell_information(self.data.train.ids)
+        if self.model.spec.has_match and not self.model.match_head.is_told():
+            self.model.match_head.tell_information(self.data.token_counts)
         optimizer = overrides.make_optimizer() if overrides.make_optimizer else None
         scheduler = overrides.make_scheduler(total_steps, optimizer) if overrides.make_scheduler else None
         if scheduler is None and optimizer is not None:

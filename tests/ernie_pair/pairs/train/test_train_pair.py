@@ -46,8 +46,14 @@ def short(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def long(tmp_path_factory):
-    """Long enough to learn the task."""
-    return trained(tmp_path_factory.mktemp("long"), max_steps=60, eval_freq=20, checkpoint_steps=60)
+    """Long enough to learn the task, in which nothing matches."""
+    return trained(
+        tmp_path_factory.mktemp("long"),
+        max_steps=60,
+        eval_freq=20,
+        checkpoint_steps=60,
+        match_embeddings=False,
+    )
 
 
 @pytest.fixture(scope="module")
