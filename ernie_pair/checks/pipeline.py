@@ -50,10 +50,7 @@ MAX_AUDITED = 200 << 20  # bytes of text
 
 
 class Size(NamedTuple):
-    """A new model, for text of at least so many ``characters``, and the rates at which it learns.
-
-    Two layers learn less than four of few pairs too, see docs/RESULTS.md.
-    """
+    """A new model, for text of at least so many ``characters``, and the rates at which it learns."""
 
     characters: int
     hidden_size: int

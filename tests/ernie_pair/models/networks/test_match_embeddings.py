@@ -20,7 +20,7 @@ from ernie_pair.models.families import FAMILIES
 from ernie_pair.models.networks.classifier import build_classifier, load_classifier, load_initial_weights
 from ernie_pair.models.networks.encoders import set_weight
 from ernie_pair.models.networks.kernel_path import choose_path
-from ernie_pair.models.networks.match_embeddings import match_levels
+from ernie_pair.models.networks.match_embeddings import SHARE_SCALE, TOKEN_SCALE, match_levels
 from ernie_pair.models.networks.text_encoder import build_text_encoder, load_text_weights
 from ernie_pair.models.source import ModelSource, open_model, with_match
 from ernie_pair.models.spec import parse_spec
@@ -85,6 +85,32 @@ def with_rows(model):
     return model
 
 
+def with_head(model):
+    rng = np.random.default_rng(1)
+    for name, weight in with_rows(model).match_head.named_parameters():
+        drawn = rng.random(weight.shape) if "information" in name else rng.normal(0, 1e-3, weight.shape)
+        set_weight(weight, drawn.astype(np.float32))
+    return model
+
+
+def test_the_head_adds_up_shares_and_tokens(tmp_path):
+    head = with_head(start_of(tmp_path)[1]).match_head
+    information, matched, unmatched, shares = (
+        getattr(head, name).numpy() if name == "shares" else getattr(head, name).weight.numpy()
+        for name in ("information", "matched", "unmatched", "shares")
+    )
+    ids = np.array([1, 5, 6, 7, 2, 6, 7, 9, 2, 0])
+    levels = longest_runs(ids, np.array([0] * 5 + [1] * 5))
+    words, found, expected = ids[[1, 2, 3, 5, 6, 7]], levels[[1, 2, 3, 5, 6, 7]], 0.0
+    for place, weights in enumerate((np.ones(6), information[words, 0])):
+        for level in range(LEVELS):
+            share = weights[found > level].sum() / weights.sum()
+            expected = expected + SHARE_SCALE * share * shares[place * LEVELS + level]
+    tokens = np.where(found[:, None] > 0, matched[words], unmatched[words]).sum(axis=0)
+    added = head(paddle.to_tensor(ids[None]), paddle.to_tensor(2 * levels[None]), SPECIAL, 2)
+    np.testing.assert_allclose(added.numpy()[0], expected + TOKEN_SCALE * tokens / 6**0.5, rtol=1e-4)
+
+
 def write(model, vocab_file, folder):
     folder.mkdir()
     model.write(folder, vocab_file)
@@ -115,7 +141,7 @@ def test_a_random_start_begins_without_a_difference(tmp_path):
 @pytest.mark.parametrize("form", ["paddle", "onnx", "int8"])
 def test_an_export_answers_like_the_model(tmp_path, form):
     _, model, vocab_file = start_of(tmp_path)
-    there = write(with_rows(model), vocab_file, tmp_path / "rows")
+    there = write(with_head(model), vocab_file, tmp_path / "rows")
     flags = {"quantize": "int8", "max_accuracy_drop": 0.1} if form == "int8" else {}
     shipped = ship(there, tmp_path / "shipped", "onnx" if form == "int8" else form, **flags)
     expected, answers = (load(str(folder)).predict(PAIRS).probabilities for folder in (there, shipped))
@@ -124,7 +150,7 @@ def test_an_export_answers_like_the_model(tmp_path, form):
 
 def test_fused_kernels_answer_and_learn_like_paddle(tmp_path):
     _, model, _ = start_of(tmp_path)
-    with_rows(model)
+    with_head(model)
     ids = paddle.to_tensor([[1, 5, 6, 7, 2, 6, 7, 9, 2], [1, 5, 2, 5, 2, 0, 0, 0, 0]])
     types = paddle.to_tensor([[0, 0, 0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 1, 1, 0, 0, 0, 0]])
     answers = []
@@ -225,7 +251,7 @@ def test_vectors_and_pretraining_read_the_encoder_without_them(tmp_path):
     model = tiny_pretrain.write_model(tmp_path / "model")
     tiny_pretrain.write_corpus(tmp_path / "data", model)
     source = with_match(open_model(str(model), model_type="ernie", from_scratch=True), True)
-    there = write(with_rows(build_classifier(source, 3, 0.0)), source.vocab_file, tmp_path / "rows")
+    there = write(with_head(build_classifier(source, 3, 0.0)), source.vocab_file, tmp_path / "rows")
     for known in (open_model(str(there), model_type=""), with_match(open_model(str(there)), False)):
         encoder = build_text_encoder(known, 0, 0.0)
         load_text_weights(encoder, known)
