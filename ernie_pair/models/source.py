@@ -424,7 +424,7 @@ def choose_class(spec: ModelSpec, weights: Iterable[str]) -> str:
     return ("Own" if is_own else "") + family.class_start + ending
 
 
-def with_match(source: ModelSource, asked: "bool | str") -> ModelSource:
+def with_match(source: ModelSource, asked: bool | str) -> ModelSource:
     """Return ``source`` with match embeddings or without, as --match_embeddings ``asked``: true, false, auto.
 
     auto keeps what a trained classifier has, gives them to random weights and to what was pretrained here,

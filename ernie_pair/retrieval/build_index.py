@@ -71,6 +71,7 @@ from ernie_pair.models.embedding_json import SEARCHED, SIMILARITIES
 from ernie_pair.models.model_folder import list_model_files
 from ernie_pair.retrieval.index import (
     SEARCH_LIBRARIES,
+    SMALL_GRAPH,
     Chunks,
     IndexShape,
     VectorIndex,
@@ -328,6 +329,7 @@ def _write_vectors(
     count, dim, threads = len(table), vectors.dim, config.threads or cpu_threads()
     shape = config.shape if old is None else IndexShape(old.manifest.kind, old.manifest.precision)
     check_memory(shape, count, dim)
+    require_faiss().omp_set_num_threads(1 if shape.kind == "hnsw" and count < SMALL_GRAPH else threads)
     few = shape.few_for_lists(count)
     if few:
         logger.warning("%s", few)
@@ -335,7 +337,7 @@ def _write_vectors(
     with CountProgress(count - begin, "vector") as progress:
         if old is None:
             logger.info("building %s of %d vectors of %d", shape.words(count), count, dim)
-            index = train_index(shape, count, dim, vectors, threads)
+            index = train_index(shape, count, dim, vectors)
         else:
             logger.info("adding %d vectors of %d to %d", count - begin, dim, begin)
             index = read_index(old.folder / INDEX_FILE, old.manifest.expected)

@@ -208,7 +208,7 @@ KINDS, PRECISIONS = tuple(FORMS), tuple(NUMBER_BYTES)
 _CODES = {"fp32": "Flat", "fp16": "SQfp16", "int8": "SQ8"}  # faiss's names
 TRAINED_ON = 64  # vectors per list; faiss wants at least 39
 MIN_PER_LIST = 39
-SMALL_GRAPH = 10_000  # vectors that one thread adds
+SMALL_GRAPH = 10_000  # vectors of hnsw, of which several threads could leave parts unreached
 FOR_RANGES = 1 << 16  # vectors that the ranges of int8 are estimated from
 SEED = 1234
 DEFAULT_BREADTH = 64  # a million texts, 1024 lists: 80% of the nearest ten, where 16 lists gave 59%
@@ -275,14 +275,13 @@ def check_memory(shape: IndexShape, count: int, dim: int) -> None:
         )
 
 
-def train_index(shape: IndexShape, count: int, dim: int, chunks: Chunks, threads: int) -> Any:
+def train_index(shape: IndexShape, count: int, dim: int, chunks: Chunks) -> Any:
     """Return faiss's index for the ``count`` vectors of ``chunks``, to which none has been added yet.
 
-    The same vectors give the same bytes, except for a large hnsw, which several threads build in the order
-    in which they run; in a small one they could leave parts unreached. A chunk and the index are in memory.
+    The same vectors give the same bytes, except for hnsw, which several threads build in the order in which
+    they run. A chunk of vectors and the index itself are in memory.
     """
     faiss = require_faiss()
-    faiss.omp_set_num_threads(1 if shape.kind == "hnsw" and count < SMALL_GRAPH else threads)
     index = faiss.index_factory(dim, shape.words(count), faiss.METRIC_INNER_PRODUCT)
     if shape.kind == "hnsw":
         index.hnsw.efConstruction = shape.ef_construction

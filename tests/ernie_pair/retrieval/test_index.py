@@ -184,7 +184,7 @@ def test_lists_are_searched_until_each_query_has_all_hits(tmp_path):
     vectors, queries = (rng.normal(size=(count, DIM)).astype(np.float32) for count in (60, 400))
     for rows in (vectors, queries):
         rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    index = train_index(IndexShape("ivf", lists=12), 60, DIM, lambda: iter([vectors]), threads=1)
+    index = train_index(IndexShape("ivf", lists=12), 60, DIM, lambda: iter([vectors]))
     index.add(vectors)
     write_index(index, tmp_path / "index")
     for breadth, count in ((1, 1), (1, 2), (3, 9), (0, 60), (1, 60), (1, 61)):
