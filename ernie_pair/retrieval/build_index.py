@@ -71,7 +71,6 @@ from ernie_pair.models.embedding_json import SEARCHED, SIMILARITIES
 from ernie_pair.models.model_folder import list_model_files
 from ernie_pair.retrieval.index import (
     SEARCH_LIBRARIES,
-    SMALL_GRAPH,
     Chunks,
     IndexShape,
     VectorIndex,
@@ -329,9 +328,8 @@ def _write_vectors(
     count, dim, threads = len(table), vectors.dim, config.threads or cpu_threads()
     shape = config.shape if old is None else IndexShape(old.manifest.kind, old.manifest.precision)
     check_memory(shape, count, dim)
-    require_faiss().omp_set_num_threads(1 if shape.kind == "hnsw" and count < SMALL_GRAPH else threads)
-    few = shape.few_for_lists(count)
-    if few:
+    require_faiss().omp_set_num_threads(threads)
+    if few := shape.few_for_lists(count):
         logger.warning("%s", few)
     chunks: Chunks = vectors
     with CountProgress(count - begin, "vector") as progress:

@@ -208,7 +208,7 @@ KINDS, PRECISIONS = tuple(FORMS), tuple(NUMBER_BYTES)
 _CODES = {"fp32": "Flat", "fp16": "SQfp16", "int8": "SQ8"}  # faiss's names
 TRAINED_ON = 64  # vectors per list; faiss wants at least 39
 MIN_PER_LIST = 39
-SMALL_GRAPH = 10_000  # vectors of hnsw, of which several threads could leave parts unreached
+SMALL_GRAPH = 10_000  # vectors; in a smaller one all are compared: equal ones cut parts of a graph off
 FOR_RANGES = 1 << 16  # vectors that the ranges of int8 are estimated from
 SEED = 1234
 DEFAULT_BREADTH = 64  # a million texts, 1024 lists: 80% of the nearest ten, where 16 lists gave 59%
@@ -330,23 +330,25 @@ def read_index(path: Path, expected: Expected, flags: int = 0) -> Any:
 
 
 class VectorIndex:
-    """An index on disk, opened for search. Its vectors are memory-mapped.
+    """An index on disk, opened for search; its vectors are memory-mapped.
 
     ``breadth``: for ivf how many lists are searched (nprobe), for hnsw how many candidates are kept
-    (efSearch); 0: DEFAULT_BREADTH. Raises CheckpointError for a file that is not as ``expected``.
+    (efSearch; below SMALL_GRAPH all are); 0: DEFAULT_BREADTH. Raises CheckpointError for a file not as ``expected``.
     """
 
     def __init__(self, path: Path, expected: Expected, threads: int, breadth: int = 0):
         self._faiss = faiss = require_faiss()
         self._threads, kind = threads, expected.kind
         how = faiss.IO_FLAG_MMAP if kind == "ivf" else faiss.IO_FLAG_MMAP_IFC
-        self._index = read_index(path, expected, how)
+        self._owner = self._index = read_index(path, expected, how)
         self._lists = self._index.nlist if kind == "ivf" else 0
         self._breadth = min(breadth or DEFAULT_BREADTH, self._lists)
         if kind == "ivf":
             self._index.nprobe = self._breadth
         elif kind == "hnsw":
             self._index.hnsw.efSearch = breadth or DEFAULT_BREADTH
+            if self._index.ntotal < SMALL_GRAPH:
+                self._index = faiss.downcast_index(self._owner.storage)
 
     def nearest(self, vectors: np.ndarray, count: int) -> Tuple[np.ndarray, np.ndarray]:
         """Return the cosines float32 [N, count] and the positions int64 [N, count] of the nearest vectors.

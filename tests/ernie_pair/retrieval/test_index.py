@@ -16,6 +16,7 @@ from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.progress import CountProgress
 from ernie_pair.retrieval import build_index as building
+from ernie_pair.retrieval import index as vector_index
 from ernie_pair.retrieval.build_index import IndexConfig, make_index
 from ernie_pair.retrieval.index import Expected, IndexShape, VectorIndex, train_index, write_index
 from ernie_pair.retrieval.index_folder import FILES, open_index_folder
@@ -37,7 +38,8 @@ def hashes_of(folder):
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
 @pytest.mark.parametrize("kind", ["flat", "ivf", "hnsw"])
-def test_every_index_kind_agrees_with_exact_search(tmp_path, embedder, kind, precision):
+def test_every_index_kind_agrees_with_exact_search(tmp_path, embedder, monkeypatch, kind, precision):
+    monkeypatch.setattr(vector_index, "SMALL_GRAPH", 0)
     index = index_of(tmp_path, TEXTS, kind=kind, dtype=precision)
     searcher = PairSearcher(index, "any", recall_k=10, breadth=0 if kind == "flat" else 400, threads=1)
     queries = texts_of(30, seed=7)
