@@ -333,7 +333,7 @@ class VectorIndex:
     """An index on disk, opened for search; its vectors are memory-mapped.
 
     ``breadth``: for ivf how many lists are searched (nprobe), for hnsw how many candidates are kept
-    (efSearch; below SMALL_GRAPH all are); 0: DEFAULT_BREADTH. Raises CheckpointError for a file not as ``expected``.
+    (efSearch; below SMALL_GRAPH all); 0: DEFAULT_BREADTH. CheckpointError: the file is not as ``expected``.
     """
 
     def __init__(self, path: Path, expected: Expected, threads: int, breadth: int = 0):
