@@ -200,12 +200,10 @@ class Plan:
         spec = self.inputs.spec
         return of_new_model if spec is None else 1e-4 if spec.hidden_size < 512 else 5e-5
 
-    def _rate_on_pairs(self) -> float:
+    def rate_on_pairs(self) -> float:
         """Return the rate of training on pairs, see docs/RESULTS.md."""
-        is_low = self.pretrains and self.rows < FEW
-        return self._choose_rate(
-            min(FEW_RATE, self.size.training_rate) if is_low else self.size.training_rate
-        )
+        rate = self.size.training_rate
+        return self._choose_rate(min(FEW_RATE, rate) if self.pretrains and self.rows < FEW else rate)
 
     def count_steps(self, tokens: int) -> int:
         """Return the steps of pretraining on a corpus of so many tokens: within the time, or PASSES of it."""
@@ -381,7 +379,7 @@ class Plan:
         return Step("convert to a dynamic model", [self.recipe.convert()], decided=lambda: decided)
 
     def _train(self) -> Step:
-        config, rate = self.config, self._rate_on_pairs()
+        config, rate = self.config, self.rate_on_pairs()
         (train, row_flags), (dev, _) = self.file("train"), self.file("dev")
         flags = {
             "train_file": train,

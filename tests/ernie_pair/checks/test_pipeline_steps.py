@@ -273,6 +273,9 @@ def test_more_text_and_time_give_a_larger_model_more_steps(config):
     assert slow.count_steps(10**9) == MIN_STEPS < Plan(config, fast).count_steps(10**9)
     assert "those of the CPU" in Plan(replace(config, device="gpu"), facts).lines()[-1]
     assert "those of the CPU" not in Plan(config, facts).lines()[-1]
+    for wanted, rows, rate in ((True, 3000, 1e-4), (True, 30_000, 3e-4), (False, 3000, 3e-4)):
+        plan = Plan(replace(config, pretrain=wanted), replace(facts, rows={"train": rows}))
+        assert plan.rate_on_pairs() == rate
     a_pass = Plan(config, fast).count_steps(50_000_000)
     assert a_pass == pytest.approx(2 * Plan(config, fast).count_steps(25_000_000), rel=0.1)
 
