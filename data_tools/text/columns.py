@@ -77,8 +77,8 @@ def split_columns(rows: Iterable[List[Any]], width: int) -> List[List[str]]:
 
 
 def plain_name(name: str) -> str:
-    """Return the name of a column as names are compared: in lower case, without spaces and dashes."""
-    return re.sub(r"[\s_-]", "", name.lower())
+    """Return the name of a column as names are compared: in lower case, no spaces, dashes, last colon."""
+    return re.sub(r"[\s_-]|[:：]\s*$", "", name.lower())
 
 
 def holds_texts(column: Sequence[str]) -> bool:

@@ -99,11 +99,13 @@ class TextColumns(NamedTuple):
     """The columns, or keys, that hold the texts and their ids; '': they are found.
 
     ``payload``: those that ride along with a text, such as the answer to a question.
+    ``may_lack_ids``: a text without an id has its number.
     """
 
     text: str = ""
     id: str = ""
     payload: Tuple[str, ...] = ()
+    may_lack_ids: bool = False
 
     @property
     def named(self) -> List[str]:
@@ -303,10 +305,10 @@ def read_texts(
     first: Optional[Tuple[int, bool]] = None  # the line of the first text, and whether it has an id
     for count, (number, row) in enumerate(rows):
         try:
-            name, text = _named(*_cells(path, number, row, layout), layout.text)
+            name, text = _named(*_cells(path, number, row, layout), layout.text, columns.may_lack_ids)
             more = _payload_of(row, layout)
             first = first or (number, name is not None)
-            if first[1] != (name is not None):
+            if first[1] != (name is not None) and not columns.may_lack_ids:
                 has, lacks = ("no", "one") if first[1] else ("an", "none")
                 raise ValueError(f"{has} id, and line {first[0]} has {lacks}; give every text an id, or none")
         except ValueError as error:
@@ -327,7 +329,7 @@ def _plain_lines(path: Path, rules: LineRules, advance: Callable[[int], None]) -
             yield number, error
 
 
-def _named(name: object, text: object, called: object) -> Tuple[Optional[str], str]:
+def _named(name: object, text: object, called: object, may_lack: bool) -> Tuple[Optional[str], str]:
     """Return the id, None without one, and the text. Raises ValueError with what is wrong with them."""
     if not isinstance(text, (str, type(None))) and not isinstance(called, str):
         raise ValueError(f"{shown(text)}, not a text")
@@ -339,11 +341,11 @@ def _named(name: object, text: object, called: object) -> Tuple[Optional[str], s
         raise ValueError(f"{text}, an error of a spreadsheet, and no text")
     if isinstance(name, bool) or not isinstance(name, (str, int, type(None))):
         raise ValueError('an "id" that is neither a string nor a whole number')
-    if name is not None and not str(name).strip():
+    if not (may_lack or name is None or str(name).strip()):
         raise ValueError("an empty id")
     if not is_utf8([name, text]):
         raise ValueError("half of a character")
-    return None if name is None else str(name), text
+    return None if name is None or not str(name).strip() else str(name), text
 
 
 def _payload_of(row: Any, layout: _Layout) -> Dict[str, str]:

@@ -27,6 +27,7 @@ from ernie_pair.core.files.atomic_files import published
 from ernie_pair.core.files.json_file import read_json_object, shown
 from ernie_pair.models.model_folder import kind_of_folder
 from ernie_pair.pairs.audit.new_pairs import documents
+from ernie_pair.pairs.data.label_checks import overlap
 from ernie_pair.retrieval.evaluate_search import RERANKED
 from ernie_pair.retrieval.index_folder import BM25, BOTH
 from ernie_pair.runtime.processes.child_command import words_of
@@ -34,7 +35,8 @@ from ernie_pair.runtime.processes.child_command import words_of
 QUESTION, ANSWER, STANDARD = ROLES = ("question", "answer", "standard")
 NAMES = {  # as `plain_name` gives them
     STANDARD: ("标准问", "标准问题", "标准问句", "standard", "standardquestion", "canonical", "主问题"),
-    ANSWER: ("answer", "答案", "回答", "回复", "答", "a", "reply", "response", "答复"),
+    ANSWER: ("answer", "答案", "回答", "回复", "答", "a", "reply", "response", "答复",
+             "标准答案", "参考答案"),
     QUESTION: (
         "相似问", "相似问题", "扩展问", "用户问", "用户问题", "用户问句", "问法", "variant", "variants",
         "question", "问题", "问句", "问", "q", "query", "faq",
@@ -45,8 +47,11 @@ COLUMNS_HELP = "columns of --faq_file, such as answer=说明,standard=标准问,
 MIN_ENTRIES = 20
 MOST_HELD_OUT = 2000
 MIN_TO_CHOOSE = 20  # held-out questions, without which none chooses
+MOST_SHARING = 10  # questions of one answer, above which they must look alike to be variants
+MIN_OVERLAP = 0.2  # of their words, a question and the next; of LCQMC and AFQMC: variants 0.34, others 0.18
 BATCH, STEPS = 64, 300  # of the encoder's training, the fewest steps
 FOLDER, INDEX = "faq", "faq.index"
+Roles = Dict[str, str]  # {role: its column}
 
 
 class Entry(NamedTuple):
@@ -54,7 +59,7 @@ class Entry(NamedTuple):
 
     id: str  # of the table, if it names its rows
     question: str
-    group: int
+    group: int  # below 0: alone with an answer of many
     answer: str
     row: int
 
@@ -65,11 +70,6 @@ class Faq:
 
     entries: List[Entry]
     said: List[str]
-
-    @property
-    def has_answers(self) -> bool:
-        """Return whether there is any."""
-        return any(entry.answer for entry in self.entries)
 
     @cached_property
     def groups(self) -> Dict[int, List[Entry]]:
@@ -87,17 +87,10 @@ class Faq:
         rng = random.Random(seed)
         chosen = [rng.choice(each[1:]) for each in self.groups.values() if len(each) > 1]
         rng.shuffle(chosen)
-        chosen = chosen[: min(max(len(chosen) // 2, 4 * MIN_TO_CHOOSE), MOST_HELD_OUT)]
+        most = min(max(len(chosen) // 2, 4 * MIN_TO_CHOOSE), MOST_HELD_OUT)
+        chosen = chosen[:most] if len(chosen) > 1 else []  # one tells nothing
         half = len(chosen) // 2 if len(chosen) >= 2 * MIN_TO_CHOOSE else 0
         return chosen[:half], chosen[half:]
-
-    def describe(self) -> str:
-        """Return in words what it holds."""
-        of_variants = sum(len(each) > 1 for each in self.groups.values())
-        answers = "with answers" if self.has_answers else "without answers"
-        return f"{counted(len(self.entries), 'question')} of {counted(len(self.groups), 'answer')} " + (
-            f"({of_variants:,} have variants), {answers}"
-        )
 
 
 def read_faq(path: Path, named: str = "", skips: bool = False, place: Place = Place()) -> Faq:  # noqa: B008
@@ -110,8 +103,8 @@ def read_faq(path: Path, named: str = "", skips: bool = False, place: Place = Pl
     if not path.is_file():
         raise InputError(f"--faq_file {path} is not a file; give one table of questions and answers")
     columns = _find_roles(path, _given_roles(named), place)
-    payload = tuple(columns[role] for role in (ANSWER, STANDARD) if role in columns)
-    named_columns, rules = TextColumns(columns[QUESTION], payload=payload), LineRules(place=place)
+    payload = tuple(column for role, column in columns.items() if role != QUESTION)
+    named_columns, rules = TextColumns(columns[QUESTION], "", payload, True), LineRules(place=place)
     bad = _BadRows()
     rows = list(read_texts(path, bad, rules=rules, columns=named_columns))
     if STANDARD in columns:  # which may stand in a row without a variant, and is a question itself
@@ -149,7 +142,7 @@ class _BadRows(LeftOut):
         self.rows[line] = reason
 
 
-def _given_roles(named: str) -> Dict[str, str]:
+def _given_roles(named: str) -> Roles:
     """Return {role: column} of --faq_columns. Raises InputError for another role."""
     given = {}
     for part in filter(None, named.split(",")):
@@ -163,7 +156,7 @@ def _given_roles(named: str) -> Dict[str, str]:
     return given
 
 
-def _find_roles(path: Path, given: Dict[str, str], place: Place) -> Dict[str, str]:
+def _find_roles(path: Path, given: Roles, place: Place) -> Roles:
     """Return {role: its column}, those ``given`` or found by their names. Raises InputError if unclear."""
 
     def judge(rows: Sequence[Record], form: Form) -> int:
@@ -171,10 +164,10 @@ def _find_roles(path: Path, given: Dict[str, str], place: Place) -> Dict[str, st
         return SURE if given or KNOWN & set(map(plain_name, roles.values())) else PARTLY
 
     form = choose_table(path, detect_form(path), place, judge)
-    return _roles_in(path, given, list(islice(records(path, form), LOOKED_AT)), form)
+    return _roles_in(path, given, list(islice(records(path, form), LOOKED_AT)), form, say_once)
 
 
-def _roles_in(path: Path, given: Dict[str, str], rows: Sequence[Record], form: Form) -> Dict[str, str]:
+def _roles_in(path: Path, given: Roles, rows: Sequence[Record], form: Form, tell: Callable = str) -> Roles:
     first = [row for _, row in rows if not isinstance(row, InputError)]
     if form.kind in JSON_FORMS:
         names = list(dict.fromkeys(name for row in first if isinstance(row, dict) for name in row))
@@ -189,8 +182,8 @@ def _roles_in(path: Path, given: Dict[str, str], rows: Sequence[Record], form: F
         names = cells if has_header else [str(place + 1) for place in range(len(cells))]
         if has_header is None and not given and len(cells) > 1:
             with_names = again_with({}, faq_columns=f"question={cells[0]},answer={cells[1]}")
-            say_once(f"{path}: read without a header; if its first row is one: {with_names}")
-        table = table[1:] if has_header else table
+            tell(f"{path}: read without a header; if its first row is one: {with_names}")
+        table = table[has_header is not False :]
     plain = list(map(plain_name, names))
     for role, name in given.items():
         if name not in names:
@@ -203,18 +196,26 @@ def _roles_in(path: Path, given: Dict[str, str], rows: Sequence[Record], form: F
         found = next((name for name in fitting if name not in roles.values()), "")
         if found and role not in roles:
             roles[role] = found
-    if not roles and len(names) > 1:
-        columns = split_columns([row for row in table if len(row) == len(names)], len(names))
-        texts = [name for name, column in zip(names, columns) if column and holds_texts(column)]
-        roles = dict(zip((QUESTION, ANSWER), texts)) if len(texts) == 2 else {}
+    ends = {name for name, one in zip(names, plain) if one.rstrip("0123456789") in {*NAMES[QUESTION]} - {one}}
+    more = [name for name in names if name in ends and name not in roles.values()]
+    if QUESTION not in roles and more:
+        roles[QUESTION] = more.pop(0)
+    columns = split_columns([row for row in table if len(row) == len(names)], len(names))
+    texts = [name for name, column in zip(names, columns) if column and holds_texts(column)]
+    if not roles and len(texts) == 2:
+        roles = dict(zip((QUESTION, ANSWER), texts))
     if QUESTION not in roles and STANDARD in roles:
         roles[QUESTION] = roles.pop(STANDARD)
-    if QUESTION not in roles or len(roles) < 2:
-        _refuse_columns(path, names, roles)
-    return roles
+    numbers = [name for name, column in zip(names, columns) if column and not holds_texts([*{*column}])]
+    is_open, num_others = QUESTION not in roles or len(roles) < 2, len(names) - len(numbers)
+    if {roles.get(QUESTION), roles.get(ANSWER)} & {*numbers} or is_open and num_others < 2 <= len(names):
+        raise InputError(f"{path}: numbers alone in {', '.join(numbers)}; give questions and answers")
+    if is_open:
+        _refuse_columns(path, [name for name in names if name not in numbers], texts, roles)
+    return {**roles, **{f"{QUESTION}{number}": name for number, name in enumerate(more)}}
 
 
-def _refuse_columns(path: Path, names: Sequence[str], roles: Dict[str, str]) -> None:
+def _refuse_columns(path: Path, names: List[str], texts: List[str], roles: Roles) -> None:
     listed = ", ".join(names)
     if len(names) < 2:
         raise InputError(
@@ -222,21 +223,21 @@ def _refuse_columns(path: Path, names: Sequence[str], roles: Dict[str, str]) -> 
             "the standard question of each; texts alone are found with: ernie-pair index --retrieval bm25 "
             f"--input_file {path} --output_dir texts.index"
         )
-    example = ",".join(f"{role}={name}" for role, name in zip((QUESTION, ANSWER), names))
+    free = iter([name for name in dict.fromkeys(texts + names) if name not in roles.values()])
+    example = ",".join(f"{role}={roles.get(role) or next(free)}" for role in (QUESTION, ANSWER))
     raise InputError(
         f"{path}: which of the columns {listed} are the questions and their answers, or standard questions, "
         f"is unclear; name them, for example: {again_with({}, faq_columns=example)}"
     )
 
 
-def _grouped(
-    path: Path, rows: Sequence[NamedText], columns: Dict[str, str], is_named: bool
-) -> Tuple[Faq, List[str]]:
+def _grouped(path: Path, rows: Sequence[NamedText], columns: Roles, is_named: bool) -> Tuple[Faq, List[str]]:
     """Return the entries of ``rows``, whose ids are theirs if ``is_named``, and what is wrong with some."""
     standard, answer = columns.get(STANDARD, ""), columns.get(ANSWER, "")
+    others = [column for role, column in columns.items() if role not in ROLES]
     groups: Dict[str, int] = {}
     entries: Dict[Tuple[str, int], Entry] = {}
-    faults, said, before = [], [], ""
+    faults, said, before = [], [], ""  # type: List[str], List[str], str
     without, of_above, lines, twice = [], 0, 0, 0
     answers: Dict[int, str] = {}
     for row in rows:
@@ -247,7 +248,8 @@ def _grouped(
             without.append(row.line)
             continue
         group, before = groups.setdefault(key, len(groups)), key
-        questions = [*([key] if standard and group not in answers else []), *row.text.splitlines()]
+        texts = "\n".join([row.text, *(row.payload.get(name, "") for name in others)])
+        questions = [*([key] if standard and group not in answers else []), *texts.splitlines()]
         answers[group] = answers.get(group) or own
         lines += len(row.text.splitlines()) > 1
         for number, question in enumerate(filter(None, map(str.strip, questions))):
@@ -264,17 +266,30 @@ def _grouped(
             where = _places([entry.row for entry in empty])
             faults.append(f"{path}: no {answer} of {counted(len(empty), 'question')}: {where}")
             found = [entry for entry in found if entry.answer]
+    found = found if standard else _part_unlike(found, said)
     by_question: Dict[str, List[Entry]] = {}
     for entry in found:
         by_question.setdefault(entry.question, []).append(entry)
-    for question, each in by_question.items():
-        if len(each) > 1:
-            where = ", ".join(str(entry.row) for entry in each)
-            said.append(f"{shown(question)} has different answers, in the rows {where}; all are kept")
+    for each in (*by_question.values(), *(Faq(found, said).groups.values() if standard else ())):
+        if len({entry.answer or entry.group for entry in each}) > 1:
+            where = _places(sorted({entry.row for entry in each}))
+            said.append(f"{shown(each[0].question)} has different answers, in the rows {where}; all are kept")
     said += [f"{counted(of_above, 'row')} without {standard} are of the row above"] * bool(of_above)
     said += [f"{counted(lines, 'cell')} of several lines: each line is a question"] * bool(lines)
     said += [f"{counted(twice, 'question')} repeated with the same answer: each is kept once"] * bool(twice)
     return Faq(found, said[:10] + [f"and {len(said) - 10} more"] * (len(said) > 10)), faults
+
+
+def _part_unlike(found: List[Entry], said: List[str]) -> List[Entry]:
+    """Return ``found``: many questions of one answer that look unlike are no variants, which is ``said``."""
+    unlike = set()
+    for group, each in Faq(found, said).groups.items():
+        shares = [overlap(a.question, b.question) for a, b in zip(each, each[1:])]
+        if len(each) > MOST_SHARING and sum(shares) < MIN_OVERLAP * len(shares):
+            unlike.add(group)
+            what = f"{len(each)} questions have the answer {shown(each[0].answer)} and look unlike"
+            said.append(f"{what}: read as no variants; if some are, a column 标准问 says which")
+    return [entry._replace(group=-1 - n) if entry.group in unlike else entry for n, entry in enumerate(found)]
 
 
 def _places(rows: Sequence[int]) -> str:
@@ -292,24 +307,39 @@ class SearchSteps:
     def __init__(self, config: Any, faq: Faq, recipe: RecipeCommands, reranker: str, length: int):
         self.config, self.faq, self.recipe, self.reranker, self.length = config, faq, recipe, reranker, length
         self.folder = Path(config.output_dir) / FOLDER
+        self.text = self.folder / "text.txt"  # a document for each answer, to pretrain on
         self.choosing, self.measuring = faq.hold_out(config.seed)
-        self.payload = ANSWER if faq.has_answers else STANDARD
+        self.payload = ANSWER if any(entry.answer for entry in faq.entries) else STANDARD
         given = config.model_name_or_path
         self.is_published = bool(given) and kind_of_folder(given) == "embedding"
+        self.encoder = given if self.is_published else str(Path(config.output_dir, "encoder"))
+        self.held_out = {entry.id for entry in (*self.choosing, *self.measuring)}
+        self.rest = [entry for entry in faq.entries if entry.id not in self.held_out]
+        self.dev, self.learned = self._choose_pairs()
+        if not (self.learned or self.is_published):
+            raise InputError(f"{config.faq_file}: too few variants and answers to learn from; add some")
 
-    @property
-    def encoder(self) -> str:
-        """Return the folder of the embedding model."""
+    def describe(self) -> str:
+        """Return in words what the FAQ holds, and what its variants are too few for."""
+        faq, is_learned = self.faq, self.is_published or "variants" in self.learned
+        of_variants = sum(len(each) > 1 for each in faq.groups.values())
+        few = ["to learn from"] * (not is_learned) + ["to measure the search"] * (not self.measuring)
         return (
-            self.config.model_name_or_path
-            if self.is_published
-            else str(Path(self.config.output_dir, "encoder"))
+            f"{counted(len(faq.entries), 'question')} of {counted(len(faq.groups), 'answer')} "
+            f"({of_variants:,} have variants), {'with' if self.payload == ANSWER else 'without'} answers"
+            + (f"; too few variants {' or '.join(few)}" if few else "")
         )
 
-    @property
-    def text(self) -> Path:
-        """Return the file of its texts, a document for each answer, to pretrain on."""
-        return self.folder / "text.txt"
+    def _choose_pairs(self) -> Tuple[List[Any], Dict[str, List[Any]]]:
+        """Return the dev pairs, and those to learn from by their files: none that all share a text."""
+        first = {group: each[0] for group, each in self.faq.groups.items()}
+        variants = [(e.question, first[e.group].question) for e in self.rest if e is not first[e.group]]
+        answers = [(e.question, e.answer) for e in self.rest if e.answer and e.group >= 0]
+        dev = [(e.question, first[e.group].question) for e in self.choosing or self.measuring]
+        if not dev:
+            dev, answers = answers[::20], [pair for n, pair in enumerate(answers) if n % 20]
+        pairs = {"variants": variants, "answers": answers}
+        return dev, {name: each for name, each in pairs.items() if len({other for _, other in each}) > 1}
 
     def check_same(self) -> None:
         """Raise InputError if the steps were begun with other questions."""
@@ -322,32 +352,22 @@ class SearchSteps:
 
     def split(self) -> Step:
         """Write the files of the steps that follow."""
-        held_out = {entry.id for entry in (*self.choosing, *self.measuring)}
-        rest = [entry for entry in self.faq.entries if entry.id not in held_out]
         texts = ([*(e.question for e in each), each[0].answer] for each in self.faq.groups.values())
-        first = {group: each[0] for group, each in self.faq.groups.items()}
-        learned = [(e.question, first[e.group].question) for e in rest if e is not first[e.group]]
-        answered = [(e.question, e.answer) for e in rest if e.answer]
-        dev = [(e.question, first[e.group].question) for e in self.choosing or self.measuring]
-        if not dev:
-            dev, answered = answered[::20], [pair for n, pair in enumerate(answered) if n % 20]
         _write(self.text, documents(texts))
-        for name, entries in (("rest", rest), ("all", self.faq.entries)):
+        for name, entries in (("rest", self.rest), ("all", self.faq.entries)):
             _write(self.folder / f"{name}.jsonl", _lines(map(self._row, entries)))
         for name, entries in (("choose", self.choosing), ("measure", self.measuring)):
             rows = [
                 {"question": e.question, "id": other.id}
                 for e in entries
                 for other in self.faq.groups[e.group]
-                if other.id not in held_out
+                if other.id not in self.held_out
             ]
             _write(self.folder / f"{name}.jsonl", _lines(rows))
-        for name, pairs in (("variants", learned), ("answers", answered), ("dev", dev)):
+        for name, pairs in (*self.learned.items(), ("dev", self.dev)):
             rows = [{"anchor": question, "positive": other} for question, other in pairs]
             _write(self.folder / f"{name}.jsonl", _lines(rows))
-        kept = (
-            f"{counted(len(self.choosing), 'variant')} held out to choose, {len(self.measuring)} to measure"
-        )
+        kept = f"variants held out: {len(self.choosing)} to choose, {len(self.measuring)} to measure"
         return Step("split the questions", [], decided=lambda: kept)
 
     def _row(self, entry: Entry) -> Dict[str, str]:
@@ -362,9 +382,8 @@ class SearchSteps:
         return [*chosen, self._index, *([self._evaluate] if self.measuring else []), self._publish]
 
     def _train(self, start: str, rate: float, is_new: bool) -> Step:
-        files = [self.folder / f"{name}.jsonl" for name in ("variants", "answers")]
-        files = [path for path in files if path.stat().st_size]
-        rows = sum(path.read_bytes().count(b"\n") for path in files)
+        files = [self.folder / f"{name}.jsonl" for name in self.learned]
+        rows = sum(map(len, self.learned.values()))
         epochs = self.config.epochs or choose_epochs(rows, BATCH, STEPS)
         words = self.recipe.train_embedding(
             start,
@@ -378,8 +397,7 @@ class SearchSteps:
             epochs=epochs,
             seed=self.config.seed,
         )
-        named = " and of ".join(path.stem for path in files)
-        decided = f"{counted(epochs, 'epoch')} of {named}, rate {rate:g}"
+        decided = f"{counted(epochs, 'epoch')} of {' and of '.join(self.learned)}, rate {rate:g}"
         return Step("train an encoder of questions", [words], decided=lambda: decided)
 
     def _index(self) -> Step:
@@ -431,7 +449,7 @@ class SearchSteps:
 
     @cached_property
     def measured(self) -> Dict[str, Any]:
-        """Return what `evaluate search` measured; {} where no question has a variant."""
+        """Return what `evaluate search` measured; {} where too few questions have variants."""
         path = self.folder / "measure.json"
         return read_json_object(path, "run the same command again") if self.measuring else {}
 
@@ -451,7 +469,7 @@ class SearchSteps:
         after = f"serve it: {shlex.join(self.serve_words)}"
         if not self.measuring:
             return (
-                "the search was not measured: no question has a variant; add some, in rows of their own with "
+                "the search was not measured: too few variants; add some, in rows of their own with "
                 f"the same {self.payload}, and run again; {after}"
             )
         stages = self.measured["stages"]

@@ -239,7 +239,7 @@ class Plan:
         epochs = f"{counted(self.epochs, 'epoch')} on pairs of at most {inputs.length} tokens"
         lines = {
             **({"pairs": pairs} if config.train_file else {}),
-            **({"faq": inputs.faq.describe()} if inputs.faq else {}),
+            **({"faq": self.search.describe()} if self.search else {}),
             **({"text": read} if self.pretrains or self.is_new else {}),
             "model": f"{name}: {layers} layers of width {width}"
             if self.is_new or spec

@@ -2,6 +2,7 @@
 
 import json
 
+import openpyxl
 import pytest
 
 from data_tools.text.text_files import Place
@@ -21,6 +22,10 @@ SHAPES = {
     "the standard question above": ("标准问,相似问,答案\n", "标准{n},怎么办{n},答案{n}\n,怎么做{n},\n", 3),
     "several in a cell": ("标准问,相似问,答案\n", '标准{n},"怎么办{n}\n怎么做{n}",答案{n}\n', 3),
     "standard questions and answers alone": ("标准问,答案\n", "标准{n},答案{n}\n", 1),
+    "rows without an id": ("序号,问题,答案\n", "{n},怎么办{n},答案{n}\n,怎么做{n},答案{n}\n", 2),
+    "columns of variants": ("问题,标准答案,相似问1,相似问2\n", "问题{n},答案{n},怎么办{n},怎么做{n}\n", 3),
+    "variants of a standard question": ("标准问,相似问1,相似问2\n", "标准{n},怎么办{n},怎么做{n}\n", 3),
+    "names with colons": ("Q：,A：\n", "怎么办{n},答案{n}\n", 1),
 }
 
 
@@ -36,7 +41,7 @@ def test_each_shape_has_its_groups(tmp_path, shape):
     faq = read_faq(faq_of(tmp_path, head, row))
     assert [len(each) for each in faq.groups.values()] == [size] * MIN_ENTRIES
     assert len({entry.id for entry in faq.entries}) == len(faq.entries)
-    if "答案" in head or "answer" in head:
+    if "答案{" in row:
         assert all(entry.answer == f"答案{entry.group}" for entry in faq.entries)
 
 
@@ -61,6 +66,12 @@ def test_headers_that_no_one_knows_are_asked_about_and_named(tmp_path, capsys):
     assert "--faq_columns 'question=客户的提问,answer=我们的答复'" in said and "--text_column" not in said
     assert len(read_faq(path, "question=客户的提问,answer=我们的答复").entries) == MIN_ENTRIES
     assert len(read_faq(path, place=Place(header_row=1)).entries) == MIN_ENTRIES
+    book = openpyxl.Workbook()
+    for line in path.read_text(encoding="utf-8").splitlines():
+        book.active.append(line.split(","))
+    book.save(tmp_path / "faq.xlsx")
+    read_faq(tmp_path / "faq.xlsx")
+    assert capsys.readouterr().err.count("read without a header") == 1
 
 
 def test_ids_of_the_table_are_kept(tmp_path):
@@ -93,6 +104,9 @@ FAULTS = {
     ),
     "no answer of a standard question": ("标准问,答案\n", "标准{n},答案{n}\n没有{n},\n", "no 答案"),
     "an error of a sheet": ("问题,答案\n", "问题{n},答案{n}\n没有{n},#N/A\n", "#N/A"),
+    "numbers": ("月份,数量\n", "{n},{n}\n", "numbers alone in 1, 2"),
+    "prices": ("问题,答案,说明\n", "问题{n},{n},说明{n}\n", "numbers alone in 答案"),
+    "a name unknown": ("分类,问题,办法\n", "卡,问题{n}怎么办,到柜台办{n}\n", "'question=问题,answer=办法'"),
     "a list": ("", '{"question": "问题{n}", "answer": ["答案{n}"]}\n', "not a text"),
 }
 
@@ -109,11 +123,36 @@ def test_what_is_wrong_is_said_at_once(tmp_path, fault):
         assert len(read_faq(path, skips=True).entries) == MIN_ENTRIES
 
 
-def test_two_answers_of_one_question_are_both_kept_and_said(tmp_path, capsys):
-    path = faq_of(tmp_path, "问题,答案\n怎么开户,甲\n怎么开户,乙\n", "问题{n},答案{n}\n")
-    faq = read_faq(path)
-    assert [entry.answer for entry in faq.entries if entry.question == "怎么开户"] == ["甲", "乙"]
-    assert "has different answers, in the rows 2, 3" in capsys.readouterr().err
+@pytest.mark.parametrize("head, where", [
+    ("问题,答案\n怎么开户,甲\n怎么开户,乙\n", "2, 3"),
+    ("标准问,相似问,答案\n怎么开户,如何开户,甲\n怎么开户,开户流程,乙\n怎么开户,开户,甲\n", "2, 3, 4"),
+    ("问题,答案\n" + "".join(f"怎么开户,{n}甲\n" for n in range(9)), "2, 3, 4, 5, 6 and 4 more"),
+])  # fmt: skip
+def test_answers_that_differ_are_all_kept_and_said(tmp_path, capsys, head, where):
+    row = "标准{n},问题{n},答案{n}\n" if "标准问" in head else "问题{n},答案{n}\n"
+    faq = read_faq(faq_of(tmp_path, head, row))
+    of_one = [entry.answer for entry in faq.entries if "开户" in entry.question]
+    assert {"甲", "乙"} <= {*of_one} or len(of_one) == 9
+    assert f'"怎么开户" has different answers, in the rows {where}; all' in capsys.readouterr().err
+
+
+ONE_GROUP = "怎么开户,甲\n如何开户,甲\n开户流程,甲\n"
+
+
+@pytest.mark.parametrize("head, is_stock, num_learned", [
+    (ONE_GROUP, False, 0),
+    ("".join(f"{chr(0x4E00 + 9 * n) * 5},人工客服\n" for n in range(12)), True, 0),
+    ("".join(f"怎么办第{n}种卡,人工客服\n" for n in range(12)) + ONE_GROUP, False, 11),
+])  # fmt: skip
+def test_too_few_variants_and_a_stock_answer_are_none(tmp_path, capsys, head, is_stock, num_learned):
+    path = faq_of(tmp_path, f"问题,答案\n{head}", "问题{n},答案{n}\n")
+    config = PipelineConfig(output_dir=str(tmp_path / "out"), faq_file=str(path))
+    search = SearchSteps(config, read_faq(path), None, "", 64)
+    assert ('12 questions have the answer "人工客服"' in capsys.readouterr().err) == is_stock
+    assert len(search.learned.get("variants", ())) == num_learned
+    assert sum(answer == "人工客服" for _, answer in search.learned["answers"]) == num_learned
+    assert bool(search.measuring) == bool(num_learned)
+    assert ("too few variants to learn from or to measure" in search.describe()) == (not num_learned)
 
 
 @pytest.mark.parametrize("flags, said", [
