@@ -48,7 +48,8 @@ def render_flags(page: str) -> str:
 
 def _cells(item: Field, config: Type[Options]) -> List[str]:
     """Return the name of a flag, its default, and its help, with unit and choices."""
-    choices = kind_of(hints_of(config)[item.name]).words
+    kind = kind_of(hints_of(config)[item.name])
+    choices = (*(("true", "false") if kind.words and kind.base is bool else ()), *kind.words)
     name = item.name.upper() if item.metadata["positional"] else f"--{item.name}"
     what = item.metadata["help"] + (f" ({item.metadata['unit']})" if item.metadata["unit"] else "")
     what += f"; one of {', '.join(f'`{choice}`' for choice in choices)}" if choices else ""

@@ -218,7 +218,8 @@ class Plan:
         if self.parts:
             parts = " and ".join(f"{config.dev_share:.0%} for {part}" for part in self.parts)
             pairs += f"; {parts}, split off by query"
-        read = "the texts of the training pairs" if config.train_file else "the texts of the FAQ"
+        given = {"the training pairs": config.train_file, "the FAQ": config.faq_file}
+        read = f"the texts of {' and of '.join(name for name, file in given.items() if file)}"
         if text is not None:
             documents = f"{'' if text.is_whole else 'about '}{text.documents:,} documents"
             about = f"{counted(text.files, 'file')}, {documents}, about {text.characters:,} characters"
@@ -236,6 +237,8 @@ class Plan:
         parameters = 12 * layers * width**2 + vocabulary * width
         memory = 0.8 + (16 * parameters + 160 * SAMPLES * self.length * width * layers) / 1e9
         samples = f"about {steps:,} steps of {SAMPLES} samples of {self.length} tokens"
+        if steps == MIN_STEPS and of_pretraining > config.minutes:
+            samples += f", the fewest, which take more than --minutes {config.minutes:g}"
         epochs = f"{counted(self.epochs, 'epoch')} on pairs of at most {inputs.length} tokens"
         lines = {
             **({"pairs": pairs} if config.train_file else {}),
@@ -458,7 +461,7 @@ class Plan:
         lines["report"] = str(self.folder / REPORT)
         if self.search:
             lines["index"], serve = str(self.folder / INDEX), shlex.join(self.search.serve_words)
-            example = json.dumps({"query": self.inputs.example[0]}, ensure_ascii=False)
+            example = json.dumps({"query": self.search.faq.entries[0].question}, ensure_ascii=False)
             path = "search"
         lines["serve"] = serve
         lines["ask"] = f"curl -s localhost:8000/{path} -d {shlex.quote(example)}"
@@ -473,7 +476,7 @@ class Plan:
         of_search = ["search by", "right answer first", "among the first ten", "mrr", "ms", ""]
         return render_page(
             Path(__file__).with_name("pipeline.html"),
-            title=f"From text and pairs to {self.folder.name}",
+            title=f"From {'text and pairs' if self.config.train_file else 'questions'} to {self.folder.name}",
             plan=self,
             search=Table("Search", of_search, self.search.table(), "") if self.search else None,
             steps=[{**step, "time": timedelta(seconds=round(step["seconds"]))} for step in steps],

@@ -125,6 +125,11 @@ class PipelineConfig(RowFlags):
             raise InputError(
                 "give --train_file, labelled pairs, or --faq_file, questions and answers, or both"
             )
+        if self.train_file and self.faq_file and self.place != Place():
+            raise InputError(
+                "--sheet and --header_row are of one table, and --train_file and --faq_file are two; leave "
+                "them out, or save the table that is not found without them as .csv"
+            )
         for name in ("dev_file", "test_file", "label_map"):
             if getattr(self, name) and not self.train_file:
                 raise InputError(f"--{name} is for labelled pairs; give --train_file, or leave it out")

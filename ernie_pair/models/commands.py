@@ -60,7 +60,7 @@ from ernie_pair.models.spec import (
 )
 from ernie_pair.models.temperature import CALIBRATION, Calibration, read_calibration, write_calibration
 from ernie_pair.models.tokenizers import copy_tokenizer, hf_tokenizer_files, tokenizer_files
-from ernie_pair.weights.parameter_names import is_numbered, without_training_heads
+from ernie_pair.weights.parameter_names import MATCH_HEAD, is_numbered, without_training_heads
 from ernie_pair.weights.weight_files import MODEL_STATE, Arrays, as_float32, check_match, write_weights
 
 BASE_RANGE, BASE_WIDTH = 0.02, 768
@@ -202,6 +202,11 @@ def convert_to_hugging_face(config: ToHuggingFaceConfig) -> None:
         )
     if config.drop_match_embeddings and not source.spec.has_match:
         raise InputError(f"--drop_match_embeddings true: {source.name} has none; leave it out")
+    if source.spec.has_match:
+        sys.stderr.write(
+            f"left out: {MATCH_HEAD}*, and the rows of matched tokens in the table of token types; the model "
+            "answers otherwise without them: evaluate it again, or train it on\n"
+        )
     source = with_match(source, False)
     settings = read_embedding(source.vocab_file.parent)
 

@@ -344,6 +344,8 @@ def load_initial_weights(model: PairClassifier, source: ModelSource, is_other_ta
     passed_over = sum(name.startswith(model.family_spec.pretraining_heads) for name in found)
     notes = ["the classifier is new and random" if headless else "with its classifier"]
     notes += ["the pooler is new and random"] if _absent_pooler(found, model) else []
+    if source.has_match_in_file and not model.spec.has_match:
+        notes += ["its match embeddings are left out, which changes its answers"]
     notes += [f"{passed_over} weights of the pretraining heads are ignored"] if passed_over else []
     return f"start from the weights {source.weights}: {', '.join(notes)}"
 

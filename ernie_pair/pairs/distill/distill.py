@@ -58,7 +58,7 @@ from ernie_pair.training.process_group import join_process_group
 from ernie_pair.training.recompute import num_frozen_layers
 from ernie_pair.training.task import TrainResult, train_task
 from ernie_pair.training.training_step import LossParts
-from ernie_pair.weights.parameter_names import TYPES, fit_rows
+from ernie_pair.weights.parameter_names import MATCH_HEAD, TYPES, fit_rows
 
 
 def map_layers(student: int, teacher: int, layer_map: str, name: str) -> list[int]:
@@ -347,6 +347,8 @@ def _begin(config: StudentConfig, model: PairClassifier, base: ModelSource, teac
             if name.startswith(prefix) and len(model.layers()) == len(taken):
                 number, _, rest = name[len(prefix) :].partition(".")
                 name = f"{prefix}{taken[int(number)]}.{rest}"
+            if name.startswith(MATCH_HEAD) and name not in theirs:
+                continue  # it begins at 0
             array = theirs[name].numpy()
             if name.endswith(TYPES):
                 array = fit_rows(array, base.spec.token_types, model.spec.has_match, base.name)

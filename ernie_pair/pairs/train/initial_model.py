@@ -44,6 +44,7 @@ from ernie_pair.models.spec import (
     parse_spec,
     read_tokenizer_settings,
 )
+from ernie_pair.models.temperature import CALIBRATION
 from ernie_pair.pairs.config.pair_config import PairConfig, chosen_labels, refuse_unfit_flags
 from ernie_pair.pairs.targets.metrics import check_metric_of_target, choose_metric
 from ernie_pair.training.recompute import num_frozen_layers
@@ -93,6 +94,8 @@ def open_initial_model(
         labels.target == RANKING and before.labels.activation
     )
     beginning = load_initial_weights(model, source, is_other_task)
+    if source.weights is not None and (source.vocab_file.parent / CALIBRATION).is_file():
+        beginning += f"; its {CALIBRATION} is not taken over: choose temperature and threshold again"
     return InitialModel(model, source, beginning, label_map=label_map)
 
 

@@ -159,6 +159,7 @@ def test_too_few_variants_and_a_stock_answer_are_none(tmp_path, capsys, head, is
     ({}, "give --train_file"),
     ({"faq_file": "faq.csv", "test_file": "test.tsv"}, "--test_file is for labelled pairs"),
     ({"train_file": "pairs.tsv", "faq_columns": "question=a"}, "--faq_columns needs --faq_file"),
+    ({"train_file": "pairs.tsv", "faq_file": "faq.xlsx", "header_row": 3}, "are of one table"),
 ])  # fmt: skip
 def test_flags_that_do_not_fit(flags, said):
     with pytest.raises(InputError) as refused:

@@ -203,12 +203,13 @@ def test_a_family_without_token_types_has_none(tmp_path):
         with_match(source, True)
 
 
-def test_transformers_gets_such_a_model_only_without_them(tmp_path):
+def test_transformers_gets_such_a_model_only_without_them(tmp_path, capfd):
     plain, model, vocab_file = start_of(tmp_path, "bert")
     there = write(model, vocab_file, tmp_path / "rows")
     with pytest.raises(InputError, match="transformers has them; pass drop_match_embeddings=True"):
         convert_to_hugging_face(ToHuggingFaceConfig(str(there), str(tmp_path / "hf")))
     convert_to_hugging_face(ToHuggingFaceConfig(str(there), str(tmp_path / "hf"), drop_match_embeddings=True))
+    assert "left out: match_head.*, and the rows of matched tokens" in capfd.readouterr().err
     assert "match_embeddings" not in json.loads((tmp_path / "hf/config.json").read_text())
     np.testing.assert_array_equal(logits_of_trained(tmp_path / "hf", PAIRS), logits_of_trained(plain, PAIRS))
 
@@ -216,6 +217,15 @@ def test_transformers_gets_such_a_model_only_without_them(tmp_path):
 def test_a_format_of_transformers_is_trained_without_them(tmp_path):
     config = train_config(tmp_path, save_format="both")
     assert not open_initial_model(config, config.model_name_or_path).model.spec.has_match
+
+
+def test_what_a_start_has_and_a_run_has_not_is_said(tmp_path):
+    _, model, vocab_file = start_of(tmp_path)
+    there = write(model, vocab_file, tmp_path / "rows")
+    (there / "calibration.json").write_text("{}")
+    told = open_initial_model(train_config(tmp_path, match_embeddings=False), str(there)).beginning
+    assert "its match embeddings are left out, which changes its answers" in told
+    assert "its calibration.json is not taken over" in told
 
 
 def test_a_model_in_memory_keeps_what_it_has(tmp_path):

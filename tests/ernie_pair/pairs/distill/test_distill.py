@@ -53,6 +53,8 @@ def test_a_student_has_every_kth_layer_of_its_teacher(config):
     assert start.beginning.startswith(
         "start from layer 3 of 3, embeddings, pooler and classifier of the teacher"
     )
+    has_match = open_student(replace(config, layers=1, match_embeddings=True), Teacher(config)).model
+    assert not has_match.match_head.shares.numpy().any()
 
 
 def test_every_dimension_of_a_student_can_be_reduced(config):
