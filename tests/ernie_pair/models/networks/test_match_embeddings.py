@@ -223,7 +223,8 @@ def test_what_a_start_has_and_a_run_has_not_is_said(tmp_path):
     _, model, vocab_file = start_of(tmp_path)
     there = write(model, vocab_file, tmp_path / "rows")
     (there / "calibration.json").write_text("{}")
-    told = open_initial_model(train_config(tmp_path, match_embeddings=False), str(there)).beginning
+    config = replace(train_config(tmp_path, match_embeddings=False), from_scratch=False)
+    told = open_initial_model(config, str(there)).beginning
     assert "its match embeddings are left out, which changes its answers" in told
     assert "its calibration.json is not taken over" in told
 

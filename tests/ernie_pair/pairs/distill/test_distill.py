@@ -10,6 +10,7 @@ from asked import evaluated
 from run_files import Killed, events, killed_after
 from tiny_pair import TEACHER_LAYERS, distill_config, toy_rows, write_model, write_teacher
 from tiny_pretrain import needs_kernels
+from tiny_ship import write_trained
 
 from ernie_pair import PairCallback, StudentConfig, distill
 from ernie_pair.core.cli.cli import exit_code_of, run_command
@@ -53,8 +54,11 @@ def test_a_student_has_every_kth_layer_of_its_teacher(config):
     assert start.beginning.startswith(
         "start from layer 3 of 3, embeddings, pooler and classifier of the teacher"
     )
-    has_match = open_student(replace(config, layers=1, match_embeddings=True), Teacher(config)).model
-    assert not has_match.match_head.shares.numpy().any()
+
+
+def test_the_match_head_of_a_student_is_new_where_its_teacher_has_none(tmp_path, config):
+    plain = replace(config, teacher=str(write_trained(tmp_path / "plain")), layers=1, match_embeddings=True)
+    assert not open_student(plain, Teacher(plain)).model.match_head.shares.numpy().any()
 
 
 def test_every_dimension_of_a_student_can_be_reduced(config):
