@@ -49,6 +49,7 @@ LINE = "ernie-pair train --train_file=pairs/train.jsonl --output_dir=a/folder/wi
 USE = ["model", "report", "serve     ernie-pair serve --model_path out", "ask       curl -s localhost:8000"]
 PLAN = SimpleNamespace(  # what the page of a pipeline asks of it
     verdict=f"{VERDICT}; serve it: ernie-pair serve --model_path out/exported",
+    search=None,
     inputs=SimpleNamespace(labels=SimpleNamespace(has_classes=True), rows={"train": 600}, text=None),
     summary=lambda: USE,
 )
@@ -282,7 +283,7 @@ document.getElementById("rank").click();
 
 CHINESE = (
     "好于只数相同的字：准确率 0.9000（95 %：0.8800 到 0.9200），60 条测试句对，阈值 0.5000；只数相同的字是 0.7000",  # noqa: E501
-    *("注意：few pairs。", "1: 两句匹配", "概率达到 25.00%"),
+    *("注意：few pairs。", "1：两句匹配", "概率达到 25.00%"),
 )
 
 
