@@ -10,6 +10,7 @@ measure it. The index that is served has all of them.
 
 import json
 import random
+import re
 import shlex
 from dataclasses import dataclass
 from functools import cached_property
@@ -66,10 +67,18 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Faq:
-    """The entries of a file, and the first question of each group; ``said``: what was found odd."""
+    """The entries of a file; ``said``: what was found odd; ``columns``: {role: its column}."""
 
     entries: List[Entry]
     said: List[str]
+    columns: Dict[str, str]
+
+    @property
+    def payload(self) -> str:
+        """Return what an index calls the answers: as their column, so that a table like it can be added."""
+        role = ANSWER if any(entry.answer for entry in self.entries) else STANDARD
+        name = self.columns.get(role, role)
+        return name if re.fullmatch(r"[^\W\d]\w*", name) and name not in ("id", "text") else role
 
     @cached_property
     def groups(self) -> Dict[int, List[Entry]]:
@@ -277,7 +286,7 @@ def _grouped(path: Path, rows: Sequence[NamedText], columns: Roles, is_named: bo
     said += [f"{counted(of_above, 'row')} without {standard} are of the row above"] * bool(of_above)
     said += [f"{counted(lines, 'cell')} of several lines: each line is a question"] * bool(lines)
     said += [f"{counted(twice, 'question')} repeated with the same answer: each is kept once"] * bool(twice)
-    return Faq(found, said[:10] + [f"and {len(said) - 10} more"] * (len(said) > 10)), faults
+    return Faq(found, said[:10] + [f"and {len(said) - 10} more"] * (len(said) > 10), columns), faults
 
 
 def _part_unlike(found: List[Entry], said: List[str]) -> List[Entry]:
@@ -309,7 +318,7 @@ class SearchSteps:
         self.folder = Path(config.output_dir) / FOLDER
         self.text = self.folder / "text.txt"  # a document for each answer, to pretrain on
         self.choosing, self.measuring = faq.hold_out(config.seed)
-        self.payload = ANSWER if any(entry.answer for entry in faq.entries) else STANDARD
+        self.payload = faq.payload
         given = config.model_name_or_path
         self.is_published = bool(given) and kind_of_folder(given) == "embedding"
         self.encoder = given if self.is_published else str(Path(config.output_dir, "encoder"))

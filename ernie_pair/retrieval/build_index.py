@@ -438,7 +438,9 @@ def _write_texts(
     with Progress(files_of(str(path)), 0) as progress, ExitStack() as stack:
         tables = [stack.enter_context(TextTableWriter(draft, name)) for name in names]
         if old is not None:
-            first_id = old.manifest.texts + old.manifest.lines_left_out
+            named = (name for chunk in old.ids.chunks(CHUNK) for name in chunk)
+            largest = max((int(name) for name in named if name.isdecimal() and len(name) < 19), default=-1)
+            first_id = max(old.manifest.texts + old.manifest.lines_left_out, largest + 1)
             lines.extend([0] * old.manifest.texts)
             for table, before in zip(tables, filter(None, (old.texts, old.ids, old.payload))):
                 for text in (text for chunk in before.chunks(CHUNK) for text in chunk):

@@ -10,6 +10,7 @@ from ernie_pair import PairSearcher, pipeline
 from ernie_pair.checks.faq import MIN_ENTRIES, SearchSteps, read_faq
 from ernie_pair.checks.pipeline_inputs import PipelineConfig
 from ernie_pair.core.errors import InputError
+from ernie_pair.retrieval.build_index import IndexConfig, make_index
 from ernie_pair.retrieval.index_folder import BM25, BOTH
 
 # {name of the file: (its first lines, {row: number and kind})}; N is replaced in rows that follow
@@ -199,7 +200,7 @@ def test_what_serves_is_chosen_on_questions_of_its_own(tmp_path, stages, served)
 def test_an_faq_is_a_search_that_answers(tmp_path):
     """The whole of it; what was held out is found among what was indexed, and the index has all."""
     rows = "怎么办{n},答案{n}\n怎么做{n},答案{n}\n如何做{n},答案{n}\n如何办{n},答案{n}\n"
-    path = faq_of(tmp_path, "question,answer\n", rows, count=12)
+    path = faq_of(tmp_path, "问题,答案\n", rows, count=12)
     made = pipeline(
         faq_file=str(path), output_dir=str(tmp_path / "out"), minutes=0.01, pretrain=False, device="cpu"
     )
@@ -208,8 +209,12 @@ def test_an_faq_is_a_search_that_answers(tmp_path):
     line = (tmp_path / "out" / "faq" / "measure.jsonl").read_text(encoding="utf-8").splitlines()[0]
     question = json.loads(line)["question"]
     hit = PairSearcher(made["index"], retrieval=BM25).search(question)[0]
-    assert hit.text == question and hit.payload == {"answer": f"答案{question.strip('怎么办做如何')}"}
+    assert hit.text == question and hit.payload == {"答案": f"答案{question.strip('怎么办做如何')}"}
     again = pipeline(
         faq_file=str(path), output_dir=str(tmp_path / "out"), minutes=0.01, pretrain=False, device="cpu"
     )
     assert again["result"] == made["result"]
+    (tmp_path / "new.csv").write_text("问题,答案\n哪里转账,柜台\n", encoding="utf-8")
+    model = str(tmp_path / "out" / "encoder") if "--embedding_model" in made["result"] else ""
+    make_index(IndexConfig(str(tmp_path / "new.csv"), made["index"], embedding_model=model, add=True))
+    assert PairSearcher(made["index"], retrieval=BM25).search("转账")[0].payload == {"答案": "柜台"}
