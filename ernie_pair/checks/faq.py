@@ -279,7 +279,7 @@ def _grouped(path: Path, rows: Sequence[NamedText], columns: Roles, is_named: bo
     by_question: Dict[str, List[Entry]] = {}
     for entry in found:
         by_question.setdefault(entry.question, []).append(entry)
-    for each in (*by_question.values(), *(Faq(found, said).groups.values() if standard else ())):
+    for each in (*by_question.values(), *(Faq(found, said, columns).groups.values() if standard else ())):
         if len({entry.answer or entry.group for entry in each}) > 1:
             where = _places(sorted({entry.row for entry in each}))
             said.append(f"{shown(each[0].question)} has different answers, in the rows {where}; all are kept")
@@ -292,7 +292,7 @@ def _grouped(path: Path, rows: Sequence[NamedText], columns: Roles, is_named: bo
 def _part_unlike(found: List[Entry], said: List[str]) -> List[Entry]:
     """Return ``found``: many questions of one answer that look unlike are no variants, which is ``said``."""
     unlike = set()
-    for group, each in Faq(found, said).groups.items():
+    for group, each in Faq(found, said, {}).groups.items():
         shares = [overlap(a.question, b.question) for a, b in zip(each, each[1:])]
         if len(each) > MOST_SHARING and sum(shares) < MIN_OVERLAP * len(shares):
             unlike.add(group)
