@@ -56,7 +56,7 @@ def test_a_student_has_every_kth_layer_of_its_teacher(config):
     )
 
 
-def test_the_match_head_of_a_student_is_new_where_its_teacher_has_none(tmp_path, config):
+def test_a_student_of_a_plain_teacher_has_a_new_match_head(tmp_path, config):
     plain = replace(config, teacher=str(write_trained(tmp_path / "plain")), layers=1, match_embeddings=True)
     assert not open_student(plain, Teacher(plain)).model.match_head.shares.numpy().any()
 
