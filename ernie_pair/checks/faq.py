@@ -36,8 +36,9 @@ from ernie_pair.runtime.processes.child_command import words_of
 QUESTION, ANSWER, STANDARD = ROLES = ("question", "answer", "standard")
 NAMES = {  # as `plain_name` gives them
     STANDARD: ("标准问", "标准问题", "标准问句", "standard", "standardquestion", "canonical", "主问题"),
-    ANSWER: ("answer", "答案", "回答", "回复", "答", "a", "reply", "response", "答复",
-             "标准答案", "参考答案"),
+    ANSWER: (
+        "answer", "答案", "回答", "回复", "答", "a", "reply", "response", "答复", "标准答案", "参考答案",
+    ),
     QUESTION: (
         "相似问", "相似问题", "扩展问", "用户问", "用户问题", "用户问句", "问法", "variant", "variants",
         "question", "问题", "问句", "问", "q", "query", "faq",
@@ -74,11 +75,15 @@ class Faq:
     columns: Dict[str, str]
 
     @property
+    def role(self) -> str:
+        """Return what stands beside the questions: their answers, or the standard questions alone."""
+        return ANSWER if any(entry.answer for entry in self.entries) else STANDARD
+
+    @property
     def payload(self) -> str:
         """Return what an index calls the answers: as their column, so that a table like it can be added."""
-        role = ANSWER if any(entry.answer for entry in self.entries) else STANDARD
-        name = self.columns.get(role, role)
-        return name if re.fullmatch(r"[^\W\d]\w*", name) and name not in ("id", "text") else role
+        name = self.columns.get(self.role, "")
+        return name if re.fullmatch(r"[^\W\d]\w*", name) and name not in ("id", "text") else self.role
 
     @cached_property
     def groups(self) -> Dict[int, List[Entry]]:
@@ -246,7 +251,9 @@ def _grouped(path: Path, rows: Sequence[NamedText], columns: Roles, is_named: bo
     others = [column for role, column in columns.items() if role not in ROLES]
     groups: Dict[str, int] = {}
     entries: Dict[Tuple[str, int], Entry] = {}
-    faults, said, before = [], [], ""  # type: List[str], List[str], str
+    faults: List[str] = []
+    said: List[str] = []
+    before = ""
     without, of_above, lines, twice = [], 0, 0, 0
     answers: Dict[int, str] = {}
     for row in rows:
@@ -335,7 +342,7 @@ class SearchSteps:
         few = ["to learn from"] * (not is_learned) + ["to measure the search"] * (not self.measuring)
         return (
             f"{counted(len(faq.entries), 'question')} of {counted(len(faq.groups), 'answer')} "
-            f"({of_variants:,} have variants), {'with' if self.payload == ANSWER else 'without'} answers"
+            f"({of_variants:,} have variants), {'with' if faq.role == ANSWER else 'without'} answers"
             + (f"; too few variants {' or '.join(few)}" if few else "")
         )
 

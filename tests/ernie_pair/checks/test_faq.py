@@ -154,6 +154,7 @@ def test_too_few_variants_and_a_stock_answer_are_none(tmp_path, capsys, head, is
     assert sum(answer == "人工客服" for _, answer in search.learned["answers"]) == num_learned
     assert bool(search.measuring) == bool(num_learned)
     assert ("too few variants to learn from or to measure" in search.describe()) == (not num_learned)
+    assert "), with answers" in search.describe() and search.payload == "答案"
 
 
 @pytest.mark.parametrize("flags, said", [
