@@ -18,7 +18,6 @@ from ernie_pair.core.errors import (
     Stopped,
 )
 from ernie_pair.core.run_module import python_words
-from ernie_pair.runtime.processes.stop_signals import stop_with_the_launcher
 
 ERRORS = {e.exit_code: e for e in (InputError, CheckpointError, NumbersError, MachineError, LostProcessError)}
 MAX_LOG_BYTES = 1 << 20  # of the end of a log that are searched for its error
@@ -51,12 +50,10 @@ class ChildCommand(AbstractContextManager["ChildCommand"]):
         self._log, self._before = log, log.stat().st_size if log and log.is_file() else 0
         command = [*(program or ernie_pair_words()), *words]
         if log is None:
-            self._process = subprocess.Popen(command, env=environment, preexec_fn=stop_with_the_launcher)
+            self._process = subprocess.Popen(command, env=environment)
             return
         with open(log, "a", encoding="utf-8") as output:
-            self._process = subprocess.Popen(
-                command, env=environment, stdout=output, stderr=output, preexec_fn=stop_with_the_launcher
-            )
+            self._process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
 
     def __exit__(self, *reason) -> None:
         self._process.terminate()  # it saves first; nothing happens to one that has ended

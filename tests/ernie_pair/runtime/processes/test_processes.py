@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from children import python
@@ -33,22 +32,6 @@ def test_the_exit_code_equals_that_of_wait(last, code):
     until(lambda: child_command.exit_code_of(process) is not None)
     assert child_command.exit_code_of(process) == code and process.returncode is None
     assert process.wait() == code and child_command.exit_code_of(process) == code
-
-
-PARENT = """
-from ernie_pair.runtime.processes.child_command import ChildCommand
-with ChildCommand(["600"], "sleep", program=["sleep"]) as child:
-    print(child._process.pid, flush=True)
-    child.wait()
-"""
-
-
-def test_a_child_ends_with_a_parent_that_is_killed():
-    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as parent:
-        child = Path("/proc", parent.stdout.readline().strip(), "stat")
-        assert child.read_text().split()[2] != "Z"
-        parent.kill()
-    until(lambda: not child.exists() or child.read_text().split()[2] == "Z")
 
 
 # Stands in for a C++ destructor that aborts. What C prints stays buffered until the process exits.
