@@ -49,7 +49,8 @@ def render_flags(page: str) -> str:
 def _cells(item: Field, config: Type[Options]) -> List[str]:
     """Return the name of a flag, its default, and its help, with unit and choices."""
     kind = kind_of(hints_of(config)[item.name])
-    choices = (*(("true", "false") if kind.words and kind.base is bool else ()), *kind.words)
+    is_either = kind.base is bool and bool(kind.words)
+    choices = ("true", "false", *kind.words) if is_either else kind.words
     name = item.name.upper() if item.metadata["positional"] else f"--{item.name}"
     what = item.metadata["help"] + (f" ({item.metadata['unit']})" if item.metadata["unit"] else "")
     what += f"; one of {', '.join(f'`{choice}`' for choice in choices)}" if choices else ""

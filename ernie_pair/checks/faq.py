@@ -118,7 +118,8 @@ def read_faq(path: Path, named: str = "", skips: bool = False, place: Place = Pl
         raise InputError(f"--faq_file {path} is not a file; give one table of questions and answers")
     columns = _find_roles(path, _given_roles(named), place)
     payload = tuple(column for role, column in columns.items() if role != QUESTION)
-    named_columns, rules = TextColumns(columns[QUESTION], "", payload, True), LineRules(place=place)
+    named_columns = TextColumns(columns[QUESTION], payload=payload, may_lack_ids=True)
+    rules = LineRules(place=place)
     bad = _BadRows()
     rows = list(read_texts(path, bad, rules=rules, columns=named_columns))
     if STANDARD in columns:  # which may stand in a row without a variant, and is a question itself

@@ -451,11 +451,7 @@ def _check_equal_in_hf(config: Mapping[str, Any], peer: Counterpart, where: str)
         )
     takes = [  # what it takes, the first value where it is left out
         ("pooling", ("cls",), "no class of transformers classifies that; train with --pooling cls"),
-        (
-            OF_MATCH[0],
-            (False,),
-            "which no class of transformers has; train with --match_embeddings false",
-        ),
+        (OF_MATCH[0], (False,), "no class of transformers has them; train with --match_embeddings false"),
         *((key, (only,), f"transformers supports only {shown(only)}") for key, only in peer.fixed.items()),
         ("hidden_act", peer.activations, f"shown to be equal are {' and '.join(peer.activations)}"),
     ]
