@@ -29,8 +29,9 @@ from ernie_pair.core.files.json_file import read_json_object, shown
 from ernie_pair.models.model_folder import kind_of_folder
 from ernie_pair.pairs.audit.new_pairs import documents
 from ernie_pair.pairs.data.label_checks import overlap
+from ernie_pair.retrieval.build_index import DECLARED
 from ernie_pair.retrieval.evaluate_search import RERANKED
-from ernie_pair.retrieval.index_folder import BM25, BOTH
+from ernie_pair.retrieval.index_folder import BM25, BOTH, keep_verdict
 from ernie_pair.runtime.processes.child_command import words_of
 
 QUESTION, ANSWER, STANDARD = ROLES = ("question", "answer", "standard")
@@ -51,7 +52,7 @@ MOST_HELD_OUT = 2000
 MIN_TO_CHOOSE = 20  # held-out questions, without which none chooses
 MOST_SHARING = 10  # questions of one answer, above which they must look alike to be variants
 MIN_OVERLAP = 0.2  # of their words, a question and the next; of LCQMC and AFQMC: variants 0.34, others 0.18
-BATCH, STEPS = 64, 300  # of the encoder's training, the fewest steps
+BATCH, STEPS = 64, 300  # of the encoder's training, the fewest steps; of fewer pairs than a batch none learns
 FOLDER, INDEX = "faq", "faq.index"
 Roles = Dict[str, str]  # {role: its column}
 
@@ -329,16 +330,28 @@ class SearchSteps:
         self.payload = faq.payload
         given = config.model_name_or_path
         self.is_published = bool(given) and kind_of_folder(given) == "embedding"
-        self.encoder = given if self.is_published else str(Path(config.output_dir, "encoder"))
         self.held_out = {entry.id for entry in (*self.choosing, *self.measuring)}
         self.rest = [entry for entry in faq.entries if entry.id not in self.held_out]
         self.dev, self.learned = self._choose_pairs()
-        if not (self.learned or self.is_published):
-            raise InputError(f"{config.faq_file}: too few variants and answers to learn from; add some")
+        self.num_learned, self.why_no_encoder = sum(map(len, self.learned.values())), ""
+        self.is_trained = not self.is_published and self.num_learned >= BATCH
+        self.encoder = given if self.is_published else str(Path(config.output_dir, "encoder"))
+        if self.is_published or self.is_trained:
+            return
+        if len({entry.answer or entry.group for entry in faq.entries}) < 2:
+            raise InputError(f"{config.faq_file}: all questions have one answer; add questions of others")
+        self.encoder, num_held_out = "", counted(len(self.held_out), "variant")
+        self.why_no_encoder = (
+            f"no encoder is trained: besides {num_held_out} held out there are {self.num_learned} pairs to "
+            f"learn from, and it takes {BATCH}; give more variants, answers, or a published embedding model "
+            "with --model_name_or_path"
+        )
+        if not reranker:  # there is one way to search, and none to choose
+            self.choosing, self.measuring = [], [*self.choosing, *self.measuring]
 
     def describe(self) -> str:
         """Return in words what the FAQ holds, and what its variants are too few for."""
-        faq, is_learned = self.faq, self.is_published or "variants" in self.learned
+        faq, is_learned = self.faq, not self.is_trained or "variants" in self.learned
         of_variants = sum(len(each) > 1 for each in faq.groups.values())
         few = ["to learn from"] * (not is_learned) + ["to measure the search"] * (not self.measuring)
         return (
@@ -393,15 +406,13 @@ class SearchSteps:
 
     def steps(self, start: Callable[[], str], rate: float, is_new: bool) -> List[Callable[[], Step]]:
         """Return what makes the steps behind pretraining; ``start``: asked once, the model to train from."""
-        chosen: List[Callable[[], Step]] = []
-        if not self.is_published:
-            chosen.append(lambda: self._train(start(), rate, is_new))
-        return [*chosen, self._index, *([self._evaluate] if self.measuring else []), self._publish]
+        measured = [self._index, self._evaluate, self._publish, self._keep_worth]
+        train = [lambda: self._train(start(), rate, is_new)] if self.is_trained else []
+        return [*train, *(measured if self.measuring else [self._publish])]
 
     def _train(self, start: str, rate: float, is_new: bool) -> Step:
         files = [self.folder / f"{name}.jsonl" for name in self.learned]
-        rows = sum(map(len, self.learned.values()))
-        epochs = self.config.epochs or choose_epochs(rows, BATCH, STEPS)
+        epochs = self.config.epochs or choose_epochs(self.num_learned, BATCH, STEPS)
         words = self.recipe.train_embedding(
             start,
             "encoder",
@@ -418,24 +429,23 @@ class SearchSteps:
         return Step("train an encoder of questions", [words], decided=lambda: decided)
 
     def _index(self) -> Step:
-        words = self._index_words("rest", self.folder / "rest.index", BOTH)
-        return Step("index what is not held out", [words], decided=lambda: "by vectors and by words (BM25)")
+        words = self._index_words("rest", self.folder / "rest.index", BOTH if self.encoder else BM25)
+        return Step("index what is not held out", [words], decided=lambda: f"{len(self.rest):,} questions")
 
     def _index_words(self, name: str, output: Path, retrieval: str) -> List[str]:
         model = {} if retrieval == BM25 else {"embedding_model": self.encoder}
-        flags = {"payload_columns": self.payload, "retrieval": retrieval, **model}
+        flags = {"payload_columns": DECLARED + self.payload, "retrieval": retrieval, **model}
         return words_of("index", input_file=self.folder / f"{name}.jsonl", output_dir=output, **flags)
 
     def _evaluate(self) -> Step:
         """Measure every way of searching on both halves of the questions that were held out."""
-        judged = {"model_path": self.reranker} if self.reranker else {}
+        models = {"embedding_model": self.encoder, "model_path": self.reranker}
         flags = {
             "index": self.folder / "rest.index",
-            "embedding_model": self.encoder,
             "long_query": "cut",
             "text_column": "question",
             "id_column": "id",
-            **judged,
+            **{name: path for name, path in models.items() if path},
         }
         names = ["choose", "measure"] if self.choosing else ["measure"]
         commands = [
@@ -452,6 +462,10 @@ class SearchSteps:
         words = self._index_words("all", Path(self.config.output_dir, INDEX), retrieval)
         return Step("index all questions", [words], decided=lambda: f"{len(self.faq.entries):,} questions")
 
+    def _keep_worth(self) -> Step:
+        keep_verdict(Path(self.config.output_dir, INDEX), self.worth)
+        return Step("keep what was measured with the index", [], decided=lambda: "a service of it tells it")
+
     @cached_property
     def way(self) -> str:
         """Return the stage that is served: BM25, which needs no model, unless another is clearly better.
@@ -459,7 +473,7 @@ class SearchSteps:
         That is the best of those whose gain over BM25 has an interval above 0 on the choosing questions.
         """
         if not self.choosing:
-            return BM25 if self.measuring else BOTH
+            return BM25 if self.measuring or not self.encoder else BOTH
         stages = read_json_object(self.folder / "choose.json", "run the same command again")["stages"]
         better = [name for name, stage in stages.items() if stage["gain"][1] > 0]
         return max(better, key=lambda name: stages[name]["mrr"], default=BM25)
@@ -483,30 +497,34 @@ class SearchSteps:
     @cached_property
     def verdict(self) -> str:
         """Return how often the search finds the right answer, beside BM25 alone, and what next."""
+        worth = self.worth if self.measuring else (
+            "the search was not measured: too few variants; add some, in rows of their own with "
+            f"the same {self.payload}, and run again"
+        )  # fmt: skip
         after = f"serve it: {shlex.join(self.serve_words)}"
-        if not self.measuring:
-            return (
-                "the search was not measured: too few variants; add some, in rows of their own with "
-                f"the same {self.payload}, and run again; {after}"
-            )
+        return "; ".join(filter(None, [worth, self.why_no_encoder, after]))
+
+    @cached_property
+    def worth(self) -> str:
+        """Return how often the search finds the right answer, beside BM25 alone."""
         stages = self.measured["stages"]
         found = stages[self.way]
         line = (
             f"the right answer is first for {_share(found, 'hit@1')} of {self.measured['questions']:,} "
             f"questions that were held out, among the first ten for {_share(found, 'hit@10')}; "
-            f"mrr {found['mrr']:.3f}"
+            "mrr {:.3f} (95 %: {:.3f} to {:.3f})".format(found["mrr"], *found["intervals"]["mrr"])
         )
-        words = stages[BM25]
+        words, others = stages[BM25], [(stage["mrr"], name) for name, stage in stages.items() if name != BM25]
+        if not others:
+            return f"BM25 alone is served: {line}"
         if self.way == BM25:
-            vectors = max((name for name in stages if name != BM25), key=lambda name: stages[name]["mrr"])
-            return (
-                f"BM25 alone is served, for no other way was clearly better: {line}; {vectors}: first for "
-                f"{stages[vectors]['hit@1']:.1%}; {after}"
-            )
+            best = max(others)[1]
+            other = f"{best}: first for {stages[best]['hit@1']:.1%}"
+            return f"BM25 alone is served, for no other way was clearly better: {line}; {other}"
         low, high = found["gain"][1:]
         gain = "better than" if low > 0 else "worse than" if high < 0 else "not clearly better than"
         beside = f"{gain} BM25 alone ({words['hit@1']:.1%}, {words['hit@10']:.1%}, mrr {words['mrr']:.3f})"
-        return f"{self.way} is {beside}: {line}; {after}"
+        return f"{self.way} is {beside}: {line}"
 
     def table(self) -> List[List[object]]:
         """Return a row for each way of searching: its name, metrics with intervals, and time."""

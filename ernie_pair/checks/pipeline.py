@@ -148,11 +148,11 @@ class Plan:
             exported = str(self.folder / "exported") if config.train_file else ""
             length = min(inputs.length, 64)
             self.search = SearchSteps(config, inputs.faq, self.recipe, exported, length)
-        is_published = self.search is not None and self.search.is_published
-        self.pretrains = bool(wants) and family in PRETRAINED and not is_published
+        self.trains = bool(config.train_file) or (self.search is not None and self.search.is_trained)
+        self.pretrains = bool(wants) and family in PRETRAINED and self.trains
         self.characters = inputs.characters_of_pairs + (inputs.text.characters if inputs.text else 0)
         self.size = self._choose_size()
-        self.is_new = spec is None and not is_published
+        self.is_new = spec is None and self.trains
         self.start = str(self.folder / "small") if self.is_new else config.model_name_or_path
         # Tokens of a sample of pretraining.
         self.length = max(inputs.length, 64) if inputs.text else inputs.length
@@ -235,21 +235,26 @@ class Plan:
         rows = inputs.rows.get("train", 0)
         of_training = max(1, round(rows * self.epochs * inputs.mean_length * second / 60))
         parameters = 12 * layers * width**2 + vocabulary * width
-        memory = 0.8 + (16 * parameters + 160 * SAMPLES * self.length * width * layers) / 1e9
+        needed = 0.8 + (16 * parameters + 160 * SAMPLES * self.length * width * layers) / 1e9
+        memory = f"about {needed:.1f} GB; {free_memory() / 1e9:.1f} GB are free"
         samples = f"about {steps:,} steps of {SAMPLES} samples of {self.length} tokens"
         if steps == MIN_STEPS and of_pretraining > config.minutes:
             samples += f", the fewest, which take more than --minutes {config.minutes:g}"
+        model = f"{name}: {layers} layers of width {width}" if self.trains else f"{name}, as it is"
+        if not self.trains:
+            read = f"--input_path {config.input_path} is not used"
+        why = self.search.why_no_encoder if self.search else ""
+        if why:
+            model = f"{model if self.trains else 'none, BM25 alone searches'}; {why}"
         epochs = f"{counted(self.epochs, 'epoch')} on pairs of at most {inputs.length} tokens"
         lines = {
             **({"pairs": pairs} if config.train_file else {}),
             **({"faq": self.search.describe()} if self.search else {}),
-            **({"text": read} if self.pretrains or self.is_new else {}),
-            "model": f"{name}: {layers} layers of width {width}"
-            if self.is_new or spec
-            else f"{name}, as it is",
+            **({"text": read} if self.pretrains or self.is_new or text and not self.trains else {}),
+            "model": model,
             "pretraining": f"{samples}: about {of_pretraining} min" if self.pretrains else "none",
             **({"training": f"{epochs}: about {of_training} min"} if config.train_file else {}),
-            "memory": f"about {memory:.1f} GB; {free_memory() / 1e9:.1f} GB are free",
+            **({} if why and not self.trains else {"memory": memory}),
             "output": f"{self.folder}; stop it at any time, the same command continues",
         }
         if config.device == "gpu":
@@ -259,7 +264,7 @@ class Plan:
     def steps(self) -> list[Callable[[], Step]]:
         """Return what makes each step: its commands follow from what those before it have made."""
         is_prepared, has_pairs = self.pretrains or self.is_new, bool(self.config.train_file)
-        chosen = [self._audit] if has_pairs or self.inputs.text else []
+        chosen = [self._audit] if has_pairs or self.inputs.text and self.trains else []
         chosen += [self._split] if self.parts else []
         chosen += [self.search.split] if self.search else []
         chosen += [self._prepare] if is_prepared else []

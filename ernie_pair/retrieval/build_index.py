@@ -87,6 +87,7 @@ from ernie_pair.retrieval.index_folder import (
     IDS,
     INDEX_FILE,
     INDEX_MANIFEST,
+    MEASURED,
     PAYLOAD,
     TEXTS,
     VECTORS,
@@ -95,6 +96,7 @@ from ernie_pair.retrieval.index_folder import (
     IndexManifest,
     TextTable,
     TextTableWriter,
+    keep_verdict,
     open_index_folder,
 )
 from ernie_pair.retrieval.word_index import write_bm25
@@ -105,6 +107,7 @@ from ernie_pair.runtime.processes.world import World
 CHUNK = 8192  # texts
 PROBED, NEAREST = 100, 10  # vectors searched for when the index is built, and how many neighbours of each
 BAD_LINE_CURE = "fix the line, or pass --on_bad_row skip"
+ANSWERS, DECLARED = ("answer", "答案"), "answer="  # columns that answer, and what stands before another
 THREADS_HELP = "threads of one forward pass and of faiss; 0: the number of cores of this process"
 
 logger = logging.getLogger(__name__)
@@ -166,7 +169,8 @@ class IndexConfig(OverwriteFlag, TextFlags):
     )
     payload_columns: str = model_option(
         "",
-        help="columns that ride along and are returned with each text, such as answer, separated by commas",
+        help="columns that ride along and are returned with each text, separated by commas; of texts with "
+        "the same answer, a column answer or 答案 or the one in answer=COLUMN, the best is found",
         affects="index",
     )
 
@@ -181,6 +185,8 @@ class IndexConfig(OverwriteFlag, TextFlags):
             raise InputError(
                 "give either --embedding_model or --vectors: a model that makes the vectors, or their folder"
             )
+        if self.payload_columns.count(DECLARED) > 1:
+            raise InputError(f"--payload_columns {self.payload_columns} has several {DECLARED}; leave one")
         if self.add and self.overwrite:
             raise InputError("--add keeps the texts that --overwrite would replace; give one of them")
         if self.add:
@@ -192,9 +198,13 @@ class IndexConfig(OverwriteFlag, TextFlags):
         return IndexShape(self.kind, self.dtype, self.lists)
 
     @property
-    def payload(self) -> Tuple[str, ...]:
-        """Return the columns that ride along."""
-        return tuple(dict.fromkeys(filter(None, map(str.strip, self.payload_columns.split(",")))))
+    def payload(self) -> Tuple[Tuple[str, ...], str]:
+        """Return the columns that ride along, and the one of them that answers, or ''."""
+        named = [each.strip() for each in self.payload_columns.split(",") if each.strip()]
+        names = [each.removeprefix(DECLARED).strip() for each in named]
+        answers = [name for name, each in zip(names, named) if name != each]
+        answers += [name for name in names if name in ANSWERS]
+        return tuple(dict.fromkeys(names)), next(iter(answers), "")
 
 
 @with_standard_streams
@@ -210,7 +220,7 @@ def make_index(config: IndexConfig) -> Path:
         raise InputError(f"--add: {config.output_dir} is no index yet; make it without that flag first")
     if config.embedding_model or config.vectors:
         require_faiss()
-    check_replaceable(output_dir, (*WRITTEN, CONFIG_YAML) if is_index else ())
+    check_replaceable(output_dir, (*WRITTEN, MEASURED, CONFIG_YAML) if is_index else ())
     inputs: Dict[str, Sequence[Path]] = {
         "input_file": files_of(config.input_file),
         "embedding_model": list_model_files(config.embedding_model),
@@ -298,7 +308,8 @@ def _fill(draft: Path, config: IndexConfig, work: Path) -> None:
     if old is not None and (retrieval == BM25) == bool(config.embedding_model or config.vectors):
         cure = "take no model" if retrieval == BM25 else "give --embedding_model, or their --vectors"
         raise InputError(f"{config.output_dir} was made with --retrieval {retrieval}: to add texts, {cure}")
-    left_out, payload = LeftOut(), config.payload if old is None else old.manifest.payload
+    payload, answer = config.payload if old is None else (old.manifest.payload, old.manifest.answer)
+    left_out = LeftOut()
     _write_texts(config, draft, left_out, old, payload)
     table = TextTable(draft, TEXTS)
     if config.lists > len(table):  # faiss cannot find centres for them
@@ -316,7 +327,9 @@ def _fill(draft: Path, config: IndexConfig, work: Path) -> None:
         write_bm25(draft, (text for chunk in table.chunks(CHUNK) for text in chunk))
     lines_left_out = left_out.count + (0 if old is None else old.manifest.lines_left_out)
     manifest = replace(manifest, texts=len(table), retrieval=retrieval, lines_left_out=lines_left_out)
-    replace(manifest, payload=payload).write(draft)
+    replace(manifest, payload=payload, answer=answer).write(draft)
+    if old is not None and old.verdict:
+        keep_verdict(draft, old.verdict)
 
 
 def _write_vectors(

@@ -8,14 +8,15 @@ A question with several answers has several rows. Of the ranked texts of a quest
     mrr         1 / the rank of the first that answers it, 0 where none of those found does
     ndcg@10     their discounted gain among the first 10, of what it could be (Järvelin and Kekäläinen 2002)
 
-and their means over the questions, with 95 % bootstrap intervals over the questions.
+and their means over the questions, with 95 % bootstrap intervals over the questions. Of an index with answers
+these are ranked, and not texts: of several texts with the same answer a search finds the best.
 """
 
 import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Sequence
+from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
@@ -30,9 +31,9 @@ from ernie_pair.evaluation.scorer import load, measured_once
 from ernie_pair.inference.embedder import EmbedderOptions
 from ernie_pair.inference.predictor import PairScorer
 from ernie_pair.pairs.targets.metrics import percentile_interval, resamples
-from ernie_pair.retrieval.index_folder import BM25, BOTH, RETRIEVALS, IndexFolder, open_index_folder
+from ernie_pair.retrieval.index_folder import BM25, BOTH, RETRIEVALS, open_index_folder
 from ernie_pair.retrieval.search_texts import SearchFlags
-from ernie_pair.retrieval.searcher import QUERIES, RECALL_K, Hit, TextRecall, rerank
+from ernie_pair.retrieval.searcher import QUERIES, RECALL_K, TextRecall, rerank
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
 
@@ -41,6 +42,7 @@ RERANKED = ", reranked"
 MOST_LOST = 50  # questions that are listed of a stage
 SAMPLES, SEED = 1000, 1234  # resamples of the questions
 DIGITS = 6
+Known = Mapping[str, object]  # {id of a text: its answer}
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +104,8 @@ def evaluate_search(config: EvaluateSearchConfig) -> Dict[str, Any]:
 
 def _measure(config: EvaluateSearchConfig) -> Dict[str, Any]:
     folder = open_index_folder(Path(config.index))
-    questions = read_questions(config, folder)
+    known = {folder.ids[place]: folder.answer_of(place) for place in range(len(folder.ids))}
+    questions = read_questions(config, known)
     made, stages = folder.manifest.retrieval, {}
     embedder = scorer = None
     if made == BM25 and config.embedding_model:
@@ -117,9 +120,9 @@ def _measure(config: EvaluateSearchConfig) -> Dict[str, Any]:
     for way in ways:
         texts = TextRecall(folder, embedder, config.recall_k, config.threads, retrieval=way)
         _check_lengths(config, questions, texts)
-        stages[way] = _search(texts, questions, None)
+        stages[way] = _search(texts, questions, known, None)
         if scorer is not None:
-            stages[f"{way}{RERANKED}"] = _search(texts, questions, scorer)
+            stages[f"{way}{RERANKED}"] = _search(texts, questions, known, scorer)
     counts = np.array(list(resamples(len(questions), SAMPLES, SEED)), dtype=np.float64) / len(questions)
     first = next(iter(stages.values())).values
     shown_stages = {name: _describe(stage, first, counts, questions) for name, stage in stages.items()}
@@ -127,7 +130,7 @@ def _measure(config: EvaluateSearchConfig) -> Dict[str, Any]:
     return {"questions": len(questions), "texts": folder.manifest.texts, "best": best, "stages": shown_stages}
 
 
-def read_questions(config: EvaluateSearchConfig, folder: IndexFolder) -> List[Question]:
+def read_questions(config: EvaluateSearchConfig, known: Known) -> List[Question]:
     """Return the questions of ``input_file``. Raises InputError for one without an id that the index has."""
     path, columns, rules = Path(config.input_file), config.text_columns, LineRules(place=config.place)
     if not path.is_file() or not has_ids(path, rules, columns):
@@ -135,11 +138,10 @@ def read_questions(config: EvaluateSearchConfig, folder: IndexFolder) -> List[Qu
             f"{path}: no column of ids; give a table of questions and the ids of their answers, and "
             f"name its columns where it has no header: {again_with({}, text_column='1', id_column='2')}"
         )
-    known = {folder.ids[place] for place in range(len(folder.ids))}
     questions: Dict[str, Question] = {}
     for row in read_texts(path, rules=rules, columns=columns):
         if row.id not in known:
-            raise InputError(f"{path}:{row.line}: {folder.folder} has no text with the id {shown(row.id)}")
+            raise InputError(f"{path}:{row.line}: {config.index} has no text with the id {shown(row.id)}")
         question = questions.setdefault(row.text, Question(row.text, [], row.line))
         if row.id not in question.answers:
             question.answers.append(row.id)
@@ -155,7 +157,7 @@ def _check_lengths(config: EvaluateSearchConfig, questions: Sequence[Question], 
             raise InputError(f"{config.input_file}:{question.line}: {reason}")
 
 
-def _search(texts: TextRecall, questions: Sequence[Question], scorer: PairScorer | None) -> Stage:
+def _search(texts: TextRecall, questions: List[Question], known: Known, scorer: PairScorer | None) -> Stage:
     """Return what is found of each question, by ``scorer`` if that is given."""
     values, found, started = [], [], time.perf_counter()
     with CountProgress(len(questions), "question") as progress:
@@ -165,15 +167,16 @@ def _search(texts: TextRecall, questions: Sequence[Question], scorer: PairScorer
                 if scorer is not None and hits:
                     scores = scorer.score([(question.text, hit.text) for hit in hits])
                     hits = rerank(hits, scores, len(hits))
-                values.append(values_of(question.answers, hits))
+                right = {known[name] for name in question.answers}
+                values.append(values_of(right, [known[hit.id] for hit in hits]))
                 found.append(hits[0].text if hits else "")
             progress.advance(len(asked))
     return Stage(np.array(values), found, 1000 * (time.perf_counter() - started) / len(questions))
 
 
-def values_of(answers: Sequence[str], hits: Sequence[Hit]) -> List[float]:
-    """Return the METRICS of a question: ``answers``, the ids of its texts, beside what was found."""
-    is_answer = np.array([hit.id in answers for hit in hits] + [False])
+def values_of(answers: Collection[object], found: Sequence[object]) -> List[float]:
+    """Return the METRICS of a question: its ``answers`` beside what was ``found``, the best first."""
+    is_answer = np.array([one in answers for one in found] + [False])
     first = int(is_answer.argmax()) + 1 if is_answer.any() else 0
     gains = 1 / np.log2(np.arange(2, 12))
     ndcg = gains[: len(is_answer)] @ is_answer[:10] / gains[: len(answers)].sum()

@@ -4,6 +4,7 @@ index.faiss                       the vectors, see `VectorIndex`
 texts.utf8, texts.offsets.npy     the texts, see `TextTable`; row i is vector i
 ids.utf8, ids.offsets.npy         their ids
 payload.utf8, payload.offsets.npy what rides along with each, as JSON {column: text}; only with "payload"
+measured.json                     {"verdict": what the search is worth, in a sentence}, if a pipeline made it
 index.json                        what they were made with, and the hash of each file:
 
     {"format": 2, "kind": "flat", "precision": "fp32", "texts": 100000, "dim": 312, "fingerprint": ...,
@@ -11,19 +12,21 @@ index.json                        what they were made with, and the hash of each
      "files": {"index.faiss": SHA-256, ...}, ...}
 
 Of a model that has them also "similarity": "dot" and "prompt": "passage: ", put before each text. "retrieval"
-is both with the files of `word_index` too, or bm25 with these instead of vectors.
+is both with the files of `word_index` too, or bm25 with these instead of vectors. "answer" is the column of
+"payload" that answers: of texts with the same answer a search finds the best alone.
 """
 
 import json
 from array import array
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
 import numpy as np
 
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.core.files.arrays import mapped_array, sha256_of_file
+from ernie_pair.core.files.atomic_files import published
 from ernie_pair.core.files.json_file import (
     is_number,
     is_texts,
@@ -31,6 +34,7 @@ from ernie_pair.core.files.json_file import (
     is_whole_number,
     read_json_object,
     shown,
+    write_json,
 )
 from ernie_pair.inference.embedder import TextEmbedder
 from ernie_pair.models.embedding_json import MAX_DIM, MAX_TEXT_LENGTH, MAX_TEXTS, SEARCHED, SIMILARITIES
@@ -127,7 +131,8 @@ class TextTable:
 INDEX_MANIFEST, INDEX_FORMAT = "index.json", 2
 INDEX_FILE, TEXTS, IDS, PAYLOAD = "index.faiss", "texts", "ids", "payload"
 VECTORS, BM25, BOTH = RETRIEVALS = ("vectors", "bm25", "both")
-OF_BM25 = ("texts", "retrieval", "lines_left_out", "payload")  # what index.json says without vectors
+MEASURED = "measured.json"
+OF_BM25 = ("texts", "retrieval", "lines_left_out", "payload", "answer")  # of index.json without vectors
 _TABLES = (*table_files(TEXTS), *table_files(IDS))
 FILES = (INDEX_FILE, *_TABLES)
 FILES_OF = {VECTORS: FILES, BM25: (*BM25_FILES, *_TABLES), BOTH: (*FILES, *BM25_FILES)}
@@ -150,6 +155,7 @@ class IndexManifest:
     retrieval: str = VECTORS  # one of RETRIEVALS: by which a text can be found
     lines_left_out: int = 0  # of the files of texts
     payload: Tuple[str, ...] = ()  # the columns that ride along with the texts
+    answer: str = ""  # the one of these that answers
 
     @property
     def files(self) -> Tuple[str, ...]:
@@ -182,6 +188,12 @@ class IndexFolder:
     texts: TextTable
     ids: TextTable
     payload: Optional[TextTable] = None
+    verdict: str = ""  # what the search is worth, in a sentence
+
+    def answer_of(self, place: int) -> Union[str, int]:
+        """Return the answer that rides along with a text, or ``place`` where there is none."""
+        answer = self.manifest.answer
+        return self.payload_of(place).get(answer, place) if answer else place
 
     def payload_of(self, place: int) -> Dict[str, str]:
         """Return what rides along with a text. Raises CheckpointError for what is not {column: text}."""
@@ -257,6 +269,7 @@ def open_index_folder(folder: Path) -> IndexFolder:
     wanted = (*wanted, *(table_files(PAYLOAD) if payload else ()))
     is_sound = {
         "payload": isinstance(payload, list) and is_texts(payload),
+        "answer": "answer" not in found or isinstance(payload, list) and found["answer"] in payload,
         "texts": is_whole_number(found.get("texts"), 1, MAX_TEXTS),
         "lines_left_out": is_whole_number(found.get("lines_left_out", 0), 0, MAX_TEXTS),
         "retrieval": retrieval in RETRIEVALS,
@@ -292,4 +305,14 @@ def open_index_folder(folder: Path) -> IndexFolder:
     twice = ids.repeated()
     if twice is not None:
         raise CheckpointError(f"{folder}: the id {shown(twice)} is there twice; {CURE}")
-    return IndexFolder(folder, manifest, texts, ids, more)
+    measured = folder / MEASURED
+    said = read_json_object(measured, f"remove it, or {CURE}", CheckpointError) if measured.exists() else {}
+    if not is_texts([verdict := said.get("verdict", "")]):
+        raise CheckpointError(f"{measured} holds no verdict; remove it, or {CURE}")
+    return IndexFolder(folder, manifest, texts, ids, more, verdict)
+
+
+def keep_verdict(folder: Path, verdict: str) -> None:
+    """Keep beside an index what its search is worth, which a service tells."""
+    with published(folder / MEASURED) as (draft,):
+        write_json(draft, {"verdict": verdict})

@@ -84,7 +84,9 @@ class SearchBody(Body):
 
     query: Text
     top_k: Optional[int] = Field(
-        None, ge=1, description=f"at most the --recall_k of the service; {TOP_K} if left out"
+        None,
+        ge=1,
+        description=f"answers, or texts of none, up to the --recall_k of the service; else {TOP_K}",
     )
     threshold: Optional[float] = Field(
         None, description="hits that score less are left out: a probability, without classes a score"
@@ -167,7 +169,7 @@ class Found(BaseModel):
 
 
 class Hits(BaseModel):
-    """The best texts of the index, best first."""
+    """The best texts of the index, best first; of those with the same answer the best alone."""
 
     hits: List[Found] = Field(description="at most top_k of them, those below the threshold left out")
     milliseconds: float = _SECONDS
@@ -236,7 +238,7 @@ class Health(BaseModel):
     labels: Optional[List[str]] = Field(None, description="the names of the classes; score if there are none")
     match: Optional[int] = Field(None, description="of two classes the one of pairs that match")
     verdict: Optional[str] = Field(
-        None, description="what the model is worth, in a sentence; null: it was exported unmeasured"
+        None, description="what classifier and search are worth, in a sentence; null: it was not measured"
     )
     caution: Optional[str] = Field(None, description="why the model is no better than without training")
     max_seq_len: Optional[int] = Field(None, description="tokens per pair; longer pairs are cut")

@@ -297,7 +297,7 @@ class Service:
         return Ranking(ranking=ranking, milliseconds=_milliseconds_since(started))
 
     async def search(self, body: SearchBody) -> Hits:
-        """Find the texts of the index that match the query best, the best first.
+        """Find the texts of the index that match the query best, the best first, one of each answer.
 
         A top_k above the texts that the service retrieves for a query, --recall_k, is refused.
         """
@@ -448,7 +448,6 @@ class Service:
                 label_range=exported.label_range,
                 labels=list(exported.labels),
                 match=predictor.match if predictor.num_classes == 2 else None,
-                verdict=exported.verdict or None,
                 caution=exported.learned_nothing or None,
                 max_seq_len=exported.max_seq_len,
                 temperature=exported.temperature,
@@ -459,6 +458,8 @@ class Service:
             found["vector_length"] = embedder.dim
         if texts is not None:
             found.update(indexed_texts=texts.count, example=texts.example)
+        worth = [*([predictor.exported.verdict] if predictor else []), *([texts.verdict] if texts else [])]
+        found["verdict"] = "; ".join(filter(None, worth)) or None
         status = "ok" if alive else "stopping"
         return Health(status=status, models=self.served.names, waiting_pairs=self.waiting, **found)
 

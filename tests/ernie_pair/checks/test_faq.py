@@ -8,10 +8,11 @@ import pytest
 from data_tools.text.text_files import Place
 from ernie_pair import PairSearcher, pipeline
 from ernie_pair.checks.faq import MIN_ENTRIES, SearchSteps, read_faq
-from ernie_pair.checks.pipeline_inputs import PipelineConfig
+from ernie_pair.checks.pipeline import Plan
+from ernie_pair.checks.pipeline_inputs import PipelineConfig, inspect_inputs
 from ernie_pair.core.errors import InputError
 from ernie_pair.retrieval.build_index import IndexConfig, make_index
-from ernie_pair.retrieval.index_folder import BM25, BOTH
+from ernie_pair.retrieval.index_folder import BM25, BOTH, open_index_folder
 
 # {name of the file: (its first lines, {row: number and kind})}; N is replaced in rows that follow
 SHAPES = {
@@ -146,7 +147,7 @@ ONE_GROUP = "怎么开户,甲\n如何开户,甲\n开户流程,甲\n"
     ("".join(f"怎么办第{n}种卡,人工客服\n" for n in range(12)) + ONE_GROUP, False, 11),
 ])  # fmt: skip
 def test_too_few_variants_and_a_stock_answer_are_none(tmp_path, capsys, head, is_stock, num_learned):
-    path = faq_of(tmp_path, f"问题,答案\n{head}", "问题{n},答案{n}\n")
+    path = faq_of(tmp_path, f"问题,答案\n{head}", "问题{n},答案{n}\n", count=80)
     config = PipelineConfig(output_dir=str(tmp_path / "out"), faq_file=str(path))
     search = SearchSteps(config, read_faq(path), None, "", 64)
     assert ('12 questions have the answer "人工客服"' in capsys.readouterr().err) == is_stock
@@ -198,14 +199,36 @@ def test_what_serves_is_chosen_on_questions_of_its_own(tmp_path, stages, served)
 
 
 @pytest.mark.recipes
+def test_too_few_variants_for_an_encoder_are_searched_by_bm25_alone(tmp_path):
+    path = faq_of(tmp_path, "标准问,相似问\n", "标准问题{n},我想问{n}\n", count=MIN_ENTRIES // 2)
+    made = pipeline(faq_file=str(path), output_dir=str(tmp_path / "out"), device="cpu")
+    assert made["metrics"]["questions"] == MIN_ENTRIES // 2 and [*made["metrics"]["stages"]] == [BM25]
+    assert not (tmp_path / "out" / "encoder").exists() and "--embedding_model" not in made["result"]
+    why = "no encoder is trained: besides the 10 variants held out there are 0 pairs to learn from"
+    given = {"faq_file": str(path), "input_path": str(path), "text_column": "标准问"}
+    config = PipelineConfig(output_dir=str(tmp_path / "new"), **given)
+    lines = Plan(config, inspect_inputs(config)).lines()
+    assert any(line.split()[0] == "model" and why in line for line in lines) and why in made["result"]
+    assert "text         --input_path" in "".join(lines) and "memory" not in "".join(lines)
+    verdict = open_index_folder(made["index"]).verdict
+    assert verdict.startswith("BM25 alone is served: the right answer is first for ") and "95 %" in verdict
+    hits = PairSearcher(made["index"]).search("我想问3")
+    assert len({hit.payload["标准问"] for hit in hits}) == len(hits) and hits[0].text == "我想问3"
+    path.write_text("问题,答案\n" + "".join(f"怎么办{n},柜台\n" for n in range(20)), encoding="utf-8")
+    with pytest.raises(InputError, match="all questions have one answer"):
+        pipeline(faq_file=str(path), output_dir=str(tmp_path / "other"), device="cpu")
+
+
+@pytest.mark.recipes
 def test_an_faq_is_a_search_that_answers(tmp_path):
     """The whole of it; what was held out is found among what was indexed, and the index has all."""
     rows = "怎么办{n},答案{n}\n怎么做{n},答案{n}\n如何做{n},答案{n}\n如何办{n},答案{n}\n"
-    path = faq_of(tmp_path, "问题,答案\n", rows, count=12)
+    path = faq_of(tmp_path, "问题,答案\n", rows, count=14)
     made = pipeline(
         faq_file=str(path), output_dir=str(tmp_path / "out"), minutes=0.01, pretrain=False, device="cpu"
     )
-    assert made["metrics"]["questions"] == 12
+    assert made["metrics"]["questions"] == 14 and BOTH in made["metrics"]["stages"]
+    assert open_index_folder(made["index"]).verdict in made["result"]
     assert made["metrics"]["stages"][BM25]["hit@10"] > 0.5
     line = (tmp_path / "out" / "faq" / "measure.jsonl").read_text(encoding="utf-8").splitlines()[0]
     question = json.loads(line)["question"]

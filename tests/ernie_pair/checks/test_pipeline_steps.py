@@ -209,7 +209,7 @@ def test_a_restart_keeps_the_measured_speed_and_times(asked, config, tmp_path, m
 
 
 def test_pairs_and_questions_are_a_classifier_and_a_search(asked, config, tmp_path):
-    rows = "".join(f"怎么办{n},答案{n}\n怎么做{n},答案{n}\n" for n in range(60))
+    rows = "".join(f"怎么办{n},答案{n}\n怎么做{n},答案{n}\n" for n in range(80))
     (tmp_path / "faq.csv").write_text(f"问题,答案\n{rows}", encoding="utf-8")
     stage = {"hit@1": 0.5, "hit@10": 0.9, "mrr": 0.6, "milliseconds": 1, "gain": [0, 0, 0]}
     stage["intervals"] = {name: [0.4, 1] for name in ("hit@1", "hit@10", "mrr")}

@@ -11,7 +11,6 @@ from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.retrieval.evaluate_search import METRICS, values_of
 from ernie_pair.retrieval.search_texts import read_hits
-from ernie_pair.retrieval.searcher import Hit
 
 TEXTS = "id,问题,答案,分类\na,怎么开户,带身份证,账户\nb,如何还款,点还款,\nc,花呗怎么还款,打开支付宝,还款\n"
 
@@ -36,7 +35,7 @@ def test_the_measures_are_those_of_scikit_learn():
     for _ in range(40):
         names = rng.permutation(30).tolist()
         answers, found = names[: rng.integers(1, 13)], rng.permutation(30)[: rng.integers(10, 31)].tolist()
-        values = values_of(list(map(str, answers)), [Hit(str(name), "", 0.0, None) for name in found])
+        values = values_of(answers, found)
         ranks = [place for place, name in enumerate(found, start=1) if name in answers] or [np.inf]
         expected = [
             min(ranks) <= 1,
@@ -81,6 +80,34 @@ def test_columns_ride_along(tmp_path, made):
         search(index=str(made), input_file=str(tmp_path / "asked.txt"), output_file=str(output))
         both.append(read_hits(output))
     assert both[0] == both[1] and both[0][0][0].payload == {"答案": "点还款"} and not both[0][1]
+
+
+VARIANTS = 8
+
+
+@pytest.mark.parametrize("columns, answer", [
+    ("topic,answer", "answer"), ("topic,answer=说明", "说明"), ("answer,answer=说明", "说明"), ("topic", ""),
+])  # fmt: skip
+def test_of_texts_with_the_same_answer_the_best_is_found(tmp_path, columns, answer):
+    rows = [
+        (f"t{n}", f"怎么办{'呢' * (n % VARIANTS)}{n}", "柜台", f"答案{n // VARIANTS}") for n in range(160)
+    ]
+    rows.append(("none", "怎么办", "柜台", ""))
+    for name, more in (("faq.tsv", rows[:-1]), ("more.tsv", rows[-1:])):
+        lines = ["\t".join(row + row[-1:]) + "\n" for row in more]
+        (tmp_path / name).write_text("id\ttext\ttopic\tanswer\t说明\n" + "".join(lines), encoding="utf-8")
+    flags = {"input_file": str(tmp_path / "faq.tsv"), "output_dir": str(tmp_path / "index")}
+    made = index(**flags, retrieval="bm25", payload_columns=columns)
+    index(**{**flags, "input_file": str(tmp_path / "more.tsv")}, add=True)
+    hits = PairSearcher(made, recall_k=10).search("怎么办呢", top_k=15)
+    num_answers = len({hit.payload.get(answer, hit.id) for hit in hits})
+    assert hits[0].id == "none" or hits[0].text.startswith("怎么办呢")
+    assert len(hits) == 15 and (num_answers == 15 if answer else hits[0].payload == {"topic": "柜台"})
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+    everything = PairSearcher(made, recall_k=10).search("怎么办呢", top_k=200)
+    assert len(everything) == (21 if answer else 161)
+    found = evaluate(index=str(made), input_file=questions(tmp_path, [("怎么办呢", "t0")]))
+    assert found["stages"]["bm25"]["hit@10"] == float(bool(answer))
 
 
 def test_columns_called_as_those_of_an_answer_are_told_apart(tmp_path):

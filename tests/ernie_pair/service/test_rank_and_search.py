@@ -9,8 +9,10 @@ from fake_predictor import Model, ask
 from test_serve import texts, waiting
 from tiny_search import HashEmbedder, index_of, texts_of, use_embedder
 
-from ernie_pair.core.errors import InputError
+from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.inference.scores import Prediction
+from ernie_pair.retrieval.index_folder import MEASURED, keep_verdict, open_index_folder
+from ernie_pair.retrieval.searcher import TextRecall
 from ernie_pair.service.serve import ServeConfig
 
 for library in ("httpx", "fastapi", "prometheus_client"):
@@ -52,9 +54,6 @@ def test_ranking_and_prediction_share_a_model_call(model):
 @pytest.fixture
 def recall(tmp_path, monkeypatch):
     pytest.importorskip("faiss")
-    from ernie_pair.retrieval.index_folder import open_index_folder
-    from ernie_pair.retrieval.searcher import TextRecall
-
     embedder = HashEmbedder()
     use_embedder(monkeypatch, embedder)
     return TextRecall(open_index_folder(index_of(tmp_path, texts_of(200))), embedder, recall_k=6, threads=1)
@@ -74,6 +73,21 @@ def test_a_search_recalls_and_then_reranks_with_the_model(model, recall):
     expected = [round(1 - (len(query) + len(hit["text"])) / 100, 6) for hit in hits]
     assert [hit["score"] for hit in hits] == expected == sorted(expected, reverse=True)
     assert [hit["similarity"] for hit in hits] == [round(near[hit["id"]].similarity, 6) for hit in hits]
+
+
+def test_health_says_what_classifier_and_search_are_worth(model, recall, tmp_path):
+    keep_verdict(tmp_path / "index", "the search finds it")
+    recall = TextRecall(open_index_folder(tmp_path / "index"), recall._embedder)
+    model.exported = replace(model.exported, verdict="the classifier is good")
+    for predictor, worth in (
+        (None, "the search finds it"),
+        (model, "the classifier is good; the search finds it"),
+    ):
+        health = ask(predictor, lambda client: client.get("/health"), recall, embedder=recall._embedder)
+        assert health.json()["verdict"] == worth
+    (tmp_path / "index" / MEASURED).write_text('{"verdict": 1}')
+    with pytest.raises(CheckpointError, match="measured.json holds no verdict; remove it, or make"):
+        open_index_folder(tmp_path / "index")
 
 
 def test_hits_below_the_threshold_are_left_out(model, recall):
