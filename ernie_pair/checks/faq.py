@@ -340,11 +340,10 @@ class SearchSteps:
             return
         if len({entry.answer or entry.group for entry in faq.entries}) < 2:
             raise InputError(f"{config.faq_file}: all questions have one answer; add questions of others")
-        self.encoder, num_held_out = "", counted(len(self.held_out), "variant")
+        self.encoder, variants = "", counted(len(self.held_out), "variant")
         self.why_no_encoder = (
-            f"no encoder is trained: besides {num_held_out} held out there are {self.num_learned} pairs to "
-            f"learn from, and it takes {BATCH}; give more variants, answers, or a published embedding model "
-            "with --model_name_or_path"
+            f"no encoder is trained: besides the {variants} held out, {self.num_learned} pairs are there to "
+            f"learn from, of {BATCH} needed; give more variants, answers or an encoder (--model_name_or_path)"
         )
         if not reranker:  # there is one way to search, and none to choose
             self.choosing, self.measuring = [], [*self.choosing, *self.measuring]
@@ -512,7 +511,7 @@ class SearchSteps:
         line = (
             f"the right answer is first for {_share(found, 'hit@1')} of {self.measured['questions']:,} "
             f"questions that were held out, among the first ten for {_share(found, 'hit@10')}; "
-            "mrr {:.3f} (95 %: {:.3f} to {:.3f})".format(found["mrr"], *found["intervals"]["mrr"])
+            f"mrr {_share(found, 'mrr')}"
         )
         words, others = stages[BM25], [(stage["mrr"], name) for name, stage in stages.items() if name != BM25]
         if not others:
@@ -528,19 +527,18 @@ class SearchSteps:
 
     def table(self) -> List[List[object]]:
         """Return a row for each way of searching: its name, metrics with intervals, and time."""
-        rows: List[List[object]] = []
-        for name, stage in self.measured.get("stages", {}).items():
-            shares = [_share(stage, metric) for metric in ("hit@1", "hit@10")]
-            low, high = stage["intervals"]["mrr"]
-            mrr = f"{stage['mrr']:.3f} ({low:.3f} to {high:.3f})"
-            served = "served" if name == self.way else ""
-            rows.append([name, *shares, mrr, f"{stage['milliseconds']:.1f}", served])
-        return rows
+        metrics, stages = ("hit@1", "hit@10", "mrr"), self.measured.get("stages", {})
+        shown_stages = {name: [_share(stage, metric) for metric in metrics] for name, stage in stages.items()}
+        return [
+            [name, *row, f"{stages[name]['milliseconds']:.1f}", "served" if name == self.way else ""]
+            for name, row in shown_stages.items()
+        ]
 
 
 def _share(stage: Dict[str, Any], metric: str) -> str:
-    low, high = stage["intervals"][metric]
-    return f"{stage[metric]:.1%} (95 %: {low:.1%} to {high:.1%})"
+    form = ".3f" if metric == "mrr" else ".1%"
+    value, low, high = (format(one, form) for one in (stage[metric], *stage["intervals"][metric]))
+    return f"{value} (95 %: {low} to {high})"
 
 
 def _lines(rows: Iterable[Dict[str, str]]) -> Iterator[str]:

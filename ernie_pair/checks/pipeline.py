@@ -235,17 +235,14 @@ class Plan:
         rows = inputs.rows.get("train", 0)
         of_training = max(1, round(rows * self.epochs * inputs.mean_length * second / 60))
         parameters = 12 * layers * width**2 + vocabulary * width
-        needed = 0.8 + (16 * parameters + 160 * SAMPLES * self.length * width * layers) / 1e9
-        memory = f"about {needed:.1f} GB; {free_memory() / 1e9:.1f} GB are free"
+        memory = 0.8 + self.trains * (16 * parameters + 160 * SAMPLES * self.length * width * layers) / 1e9
         samples = f"about {steps:,} steps of {SAMPLES} samples of {self.length} tokens"
         if steps == MIN_STEPS and of_pretraining > config.minutes:
             samples += f", the fewest, which take more than --minutes {config.minutes:g}"
         model = f"{name}: {layers} layers of width {width}" if self.trains else f"{name}, as it is"
-        if not self.trains:
-            read = f"--input_path {config.input_path} is not used"
-        why = self.search.why_no_encoder if self.search else ""
-        if why:
-            model = f"{model if self.trains else 'none, BM25 alone searches'}; {why}"
+        read = read if self.trains else f"--input_path {config.input_path} is not used"
+        if self.search and self.search.why_no_encoder:
+            model = f"{model if self.trains else 'none, BM25 alone'}; {self.search.why_no_encoder}"
         epochs = f"{counted(self.epochs, 'epoch')} on pairs of at most {inputs.length} tokens"
         lines = {
             **({"pairs": pairs} if config.train_file else {}),
@@ -254,7 +251,7 @@ class Plan:
             "model": model,
             "pretraining": f"{samples}: about {of_pretraining} min" if self.pretrains else "none",
             **({"training": f"{epochs}: about {of_training} min"} if config.train_file else {}),
-            **({} if why and not self.trains else {"memory": memory}),
+            "memory": f"about {memory:.1f} GB; {free_memory() / 1e9:.1f} GB are free",
             "output": f"{self.folder}; stop it at any time, the same command continues",
         }
         if config.device == "gpu":

@@ -119,7 +119,9 @@ def _measure(config: EvaluateSearchConfig) -> Dict[str, Any]:
     ways = [BM25, *(way for way in RETRIEVALS if way != BM25)] if made == BOTH else [made]
     for way in ways:
         texts = TextRecall(folder, embedder, config.recall_k, config.threads, retrieval=way)
-        _check_lengths(config, questions, texts)
+        for question in questions:
+            if reason := texts.why_refused(question.text, config.long_query == "cut"):
+                raise InputError(f"{config.input_file}:{question.line}: {reason}")
         stages[way] = _search(texts, questions, known, None)
         if scorer is not None:
             stages[f"{way}{RERANKED}"] = _search(texts, questions, known, scorer)
@@ -148,13 +150,6 @@ def read_questions(config: EvaluateSearchConfig, known: Known) -> List[Question]
     if not questions:
         raise InputError(f"{path} holds no question; give one in every row")
     return list(questions.values())
-
-
-def _check_lengths(config: EvaluateSearchConfig, questions: Sequence[Question], texts: TextRecall) -> None:
-    for question in questions:
-        reason = texts.why_refused(question.text, config.long_query == "cut")
-        if reason:
-            raise InputError(f"{config.input_file}:{question.line}: {reason}")
 
 
 def _search(texts: TextRecall, questions: List[Question], known: Known, scorer: PairScorer | None) -> Stage:

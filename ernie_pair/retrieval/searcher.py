@@ -83,10 +83,9 @@ def fuse(rankings: Sequence[Mapping[int, float]]) -> Dict[int, float]:
 class TextRecall:
     """An index and the embedding model that made it, None for BM25 alone. Not thread-safe.
 
-    ``recall_k``: texts for each query, of those with the same answer the best. ``breadth``: see
-    `VectorIndex`. ``retrieval``: vectors, bm25, both, or auto for all that the index was made for. Raises
-    InputError if ``embedder`` is not the model that made the index, or a flag does not fit it,
-    CheckpointError if it is damaged.
+    ``recall_k``: texts for each query. ``breadth``: see `VectorIndex`. ``retrieval``: vectors, bm25, both, or
+    auto for all that the index was made for. Raises InputError if ``embedder`` is not the model that made the
+    index, or a flag does not fit it, CheckpointError if it is damaged.
     """
 
     def __init__(

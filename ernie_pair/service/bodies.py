@@ -84,9 +84,7 @@ class SearchBody(Body):
 
     query: Text
     top_k: Optional[int] = Field(
-        None,
-        ge=1,
-        description=f"answers, or texts of none, up to the --recall_k of the service; else {TOP_K}",
+        None, ge=1, description=f"hits wanted, at most the --recall_k of the service; {TOP_K} if left out"
     )
     threshold: Optional[float] = Field(
         None, description="hits that score less are left out: a probability, without classes a score"
