@@ -17,6 +17,7 @@ from ernie_pair.core.cli.options import (
 )
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.installation import TRAINING
+from ernie_pair.inference.exported_model import GPU
 from ernie_pair.pairs.config.ask_config import refuse_short_pairs
 from ernie_pair.pairs.data.pair_records import ColumnFlags
 
@@ -37,10 +38,10 @@ class ExportFlags(ColumnFlags, OverwriteFlag):
     NEEDS = TRAINING
 
     output_dir: str = data_option(help="folder to create", writes="FOLDER")
-    format: Literal["paddle", "onnx", "both"] = model_option(
+    format: Literal["paddle", "onnx", "both", "onnx-gpu"] = model_option(
         "paddle",
-        help="Paddle Inference, ONNX, or both",
-        needs=dict.fromkeys(("onnx", "both"), {"onnxruntime": ""}),
+        help="Paddle Inference, ONNX, or both; onnx-gpu: ONNX, and a file of operators that only a GPU has",
+        needs=dict.fromkeys(("onnx", "both", "onnx-gpu"), {"onnxruntime": ""}),
     )
     max_seq_len: int = tokens_option(
         0, help="maximum tokens per pair; longer pairs are truncated; 0: as in training"
@@ -57,34 +58,34 @@ class ExportFlags(ColumnFlags, OverwriteFlag):
     quantize: Literal["none", "int8"] = precision_option(
         "none",
         help="int8: also write model.int8.onnx, next to the float32 model, for --backend onnx-int8",
-        only_with="format=onnx|both",
+        only_with="format=onnx|both|onnx-gpu",
     )
-    precision: Literal["fp32", "bf16"] = precision_option(
-        "fp32",
-        help="bf16: also evaluate the Paddle model with --precision bf16, and record the result",
-        only_with="format=paddle|both",
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = precision_option(
+        "auto",
+        help="of the file for a GPU, where auto is fp16; bf16 with another format: also evaluate the Paddle "
+        "model with --precision bf16, and record the result",
     )
     quantize_file: str = precision_option(
         "",
-        help="labelled pairs to evaluate int8 and bf16 on; without labels, the share of pairs that keep "
-        "their class is used",
+        help="labelled pairs to evaluate int8, bf16 and fp16 on; without labels, the share of pairs that "
+        "keep their class is used",
         reads="FILE",
     )
     max_accuracy_drop: float = precision_option(
         0.01,
-        help="export nothing if int8 or bf16 loses more accuracy (for regression: Spearman) than this",
+        help="export nothing if int8, bf16 or fp16 loses more accuracy (for regression: Spearman) than this",
         at_least=0,
         at_most=1,
     )
     triton: bool = data_option(
         False,
         help="also write triton/, a model repository for Triton's ONNX Runtime",
-        only_with="format=onnx|both",
+        only_with="format=onnx|both|onnx-gpu",
     )
     docker: bool = data_option(
         False,
         help="also write a Dockerfile and a wheel, for an image that serves the ONNX model",
-        only_with="format=onnx|both",
+        only_with="format=onnx|both|onnx-gpu",
     )
     wheel: str = file_option(
         "",
@@ -98,6 +99,10 @@ class ExportFlags(ColumnFlags, OverwriteFlag):
     def __post_init__(self):
         super().__post_init__()
         refuse_short_pairs(self.max_seq_len)
+        has_paddle = self.format in ("paddle", "both")
+        if self.precision == ("fp16" if has_paddle else "bf16") and self.format != GPU:
+            cure = "fp32, or --format onnx-gpu" if has_paddle else "fp32, or --format both"
+            raise InputError(f"--precision {self.precision} is not of --format {self.format}; use {cure}")
         if self.quantize_file and not self.lower_precisions:
             raise InputError(
                 "--quantize_file is for evaluating int8 or bf16; pass --quantize int8 or --precision bf16 too"
@@ -105,13 +110,19 @@ class ExportFlags(ColumnFlags, OverwriteFlag):
 
     @property
     def backends(self) -> Tuple[str, ...]:
-        """Return the formats to write: paddle, onnx, or both."""
-        return ("paddle", "onnx") if self.format == "both" else (self.format,)
+        """Return the formats to write: some of paddle, onnx and onnx-gpu."""
+        return {"both": ("paddle", "onnx"), GPU: ("onnx", GPU)}.get(self.format, (self.format,))
+
+    @property
+    def gpu_precision(self) -> str:
+        """Return the precision of the file for a GPU."""
+        return "fp16" if self.precision == "auto" else self.precision
 
     @property
     def lower_precisions(self) -> str:
         """Return what is judged beside float32, in words; empty for nothing."""
-        asked = {"int8": self.quantize == "int8", "bf16": self.precision == "bf16"}
+        lower = self.gpu_precision if self.format == GPU else self.precision
+        asked = {"int8": self.quantize == "int8", lower: lower in ("bf16", "fp16")}
         return " and ".join(name for name, is_asked in asked.items() if is_asked)
 
 

@@ -3,6 +3,7 @@
 import logging
 import os
 import shutil
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -33,17 +34,20 @@ from ernie_pair.deployment.formats import (
     write_paddle,
 )
 from ernie_pair.deployment.judge_precision import (
-    BF16_BESIDE_FLOAT,
     INT8_BESIDE_FLOAT,
+    ON_CPU,
+    ON_GPU,
     JudgingPairs,
     check_accuracy,
     judge,
     judging_pairs,
 )
+from ernie_pair.deployment.onnx_gpu import GpuGraph
 from ernie_pair.inference.backends import open_backend
 from ernie_pair.inference.exported_model import (
     EXPORT_FORMAT,
     EXPORT_MANIFEST,
+    GPU,
     PADDLE_FILES,
     WRITTEN,
     ExportedModel,
@@ -186,7 +190,7 @@ def publish_export(
     results = Results(command, outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
     if results.are_done():
         return False
-    if config.precision == "bf16":
+    if config.precision == "bf16" and config.format != GPU:
         check_bf16()
     check_wheel(config.wheel)
     start_device("cpu", World())
@@ -247,7 +251,7 @@ def measured_as(calibration: Calibration, saved: Calibration) -> Optional[Tuple[
 def _fill(draft: Path, config: ExportFlags, source: Source, judging: Optional[JudgingPairs]) -> None:
     batches = parity_batches(source.tokenizer, source.max_seq_len)
     expected = compute_answers(source.model, batches)
-    _write_models(draft, config, source)
+    for_gpu = _write_models(draft, config, source)
     files = {path.name: sha256_of_file(path) for path in sorted(draft.iterdir())}
     labels, how = source.model.spec.labels, source.calibration
     decides = how.threshold, how.symmetric, labels.target, labels.label_range, source.learned_nothing
@@ -256,8 +260,11 @@ def _fill(draft: Path, config: ExportFlags, source: Source, judging: Optional[Ju
     threads, differences = cpu_threads(), {}
     message = "largest difference of %-6s from the trained model %.3g, in %d batches"
     for name in config.backends:
-        backend = open_backend(exported, name, threads)
-        differences[name] = largest_difference(backend, batches, expected)
+        if name == GPU:
+            assert for_gpu is not None
+            differences[name] = for_gpu.difference(batches, expected, threads)
+        else:
+            differences[name] = largest_difference(open_backend(exported, name, threads), batches, expected)
         logger.info(message, name, differences[name], len(batches))
     on, metrics = source.measured
     facts: Dict[str, Any] = {
@@ -271,11 +278,13 @@ def _fill(draft: Path, config: ExportFlags, source: Source, judging: Optional[Ju
     }
     _write_manifest(exported, facts)
     if judging is not None:  # it is asked as it will be, by the folder
-        for way in (INT8_BESIDE_FLOAT, BF16_BESIDE_FLOAT):
-            if way.name in (config.quantize, config.precision):
-                facts[way.name] = judge(draft, judging, threads, way)
-                of_scores = not exported.has_classes
-                check_accuracy(facts[way.name], config.max_accuracy_drop, way, of_scores)
+        ways = [INT8_BESIDE_FLOAT] if config.quantize == "int8" else []
+        lower = config.gpu_precision if for_gpu else config.precision
+        ways += [way for way in (ON_GPU if for_gpu else ON_CPU) if way.name == lower]
+        for way in ways:
+            with for_gpu.twin(lower, threads) if for_gpu and way in ON_GPU else nullcontext() as twin:
+                facts[way.name] = judge(draft, judging, threads, way, twin)
+            check_accuracy(facts[way.name], config.max_accuracy_drop, way, not exported.has_classes)
         _write_manifest(exported, facts)
     if config.triton:
         write_triton(exported)
@@ -286,8 +295,11 @@ def _fill(draft: Path, config: ExportFlags, source: Source, judging: Optional[Ju
     write_card(draft, card_of_exported(exported, source, source.model.family, differences))
 
 
-def _write_models(draft: Path, config: ExportFlags, source: Source) -> None:
-    """Write the model in every format that is asked for, and the files by which texts become its ids."""
+def _write_models(draft: Path, config: ExportFlags, source: Source) -> Optional[GpuGraph]:
+    """Write the model in every format that is asked for, and the files by which texts become its ids.
+
+    Return the graph of the file for cards, if there is one.
+    """
     folder = source.vocab_file.parent
     copy_tokenizer(source.vocab_file, source.model.spec, draft)
     config_file = find_config(folder)
@@ -303,6 +315,11 @@ def _write_models(draft: Path, config: ExportFlags, source: Source) -> None:
         write_int8(draft)
     for name in PADDLE_FILES if "paddle" not in config.backends else ():
         (draft / name).unlink()
+    if GPU not in config.backends:
+        return None
+    for_gpu = GpuGraph(source.model)
+    for_gpu.write(draft, config.gpu_precision)
+    return for_gpu
 
 
 def _write_manifest(exported: ExportedModel, facts: Dict[str, object]) -> None:

@@ -9,7 +9,7 @@ batch, as with the float model. (Measured, 4 layers x 312: 1.7 times as fast as 
 import re
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Dict, List, Optional, Set, Tuple, Union
+from typing import Any, Dict, List, Optional, Set, Tuple, Union
 
 import numpy as np
 import paddle
@@ -115,14 +115,19 @@ def write_onnx(folder: Path, output: str = OUTPUT) -> None:
     """
     import onnx
 
-    model = _translated(folder)
-    _name_the_ends(model.graph, output)
+    model = translated(folder, output)
     onnx.checker.check_model(model)
     (folder / ONNX_FILES[0]).write_bytes(model.SerializeToString())
 
 
-def _translated(folder: Path):
-    """Return the `onnx.ModelProto` of the program in ``folder``; its ends are called as Paddle calls them."""
+def translated(folder: Path, output: str) -> Any:
+    """Return the `onnx.ModelProto` of what `write_paddle` has written into ``folder``; see `write_onnx`."""
+    model = _translation(folder)
+    _name_the_ends(model.graph, output)
+    return model
+
+
+def _translation(folder: Path) -> Any:
     import onnx
 
     try:

@@ -12,6 +12,8 @@ from data_tools.text.folder_tokenizer import AnyTokenizer
 from ernie_pair.core.errors import CheckpointError
 from ernie_pair.deployment.export_config import ExportFlags
 from ernie_pair.deployment.formats import random_texts
+from ernie_pair.inference.backends import OnnxBackend
+from ernie_pair.inference.exported_model import GPU
 from ernie_pair.inference.predictor import PairPredictor, TextPair
 from ernie_pair.models.labels import Labels
 from ernie_pair.pairs.data.pair_source import PairSource
@@ -38,7 +40,8 @@ class Lower(NamedTuple):
 
 
 INT8_BESIDE_FLOAT = Lower("int8", FLOAT, INT8, "--quantize none")
-BF16_BESIDE_FLOAT = Lower("bf16", "paddle", BF16, "--precision fp32")
+ON_CPU = (Lower("bf16", "paddle", BF16, "--precision fp32"),)
+ON_GPU = tuple(Lower(name, FLOAT, GPU, "--precision fp32") for name in ("fp16", "bf16"))
 
 
 class JudgingPairs(NamedTuple):
@@ -70,18 +73,22 @@ def judging_pairs(config: ExportFlags, labels: Labels, tokenizer: AnyTokenizer, 
     return JudgingPairs(list(zip(pairs.left, pairs.right)), pairs.labels, Path(name).name, pairs.sha256)
 
 
-def judge(folder: Path, judging: JudgingPairs, threads: int, way: Lower) -> Dict[str, Any]:
+def judge(
+    folder: Path, judging: JudgingPairs, threads: int, way: Lower, twin: Optional[OnnxBackend] = None
+) -> Dict[str, Any]:
     """Return what export.json says of the model in ``folder`` asked the lower ``way``, beside float32.
 
     accuracy (of labelled pairs), agreement (the share of pairs that both give the same class), without
     classes spearman and, for agreement, Spearman between the two; pairs_per_second and bytes of both;
     largest_difference of a logit between them; alone: how far a logit of either moves when a pair is asked
-    on its own. Raises an ErniePairError if one does not answer.
+    on its own. ``twin``: what computes here in place of a file for a card, so that its speed is none.
+    Raises an ErniePairError if one does not answer.
     """
     pairs, predictors = judging.pairs, {}
     for name in (way.full, way.lower):
         backend, precision = ("paddle", "bf16") if name == BF16 else (name, "fp32")
-        predictors[name] = PairPredictor(folder, backend, threads, precision=precision)
+        opened = twin if twin is not None and name == way.lower else backend
+        predictors[name] = PairPredictor(folder, opened, threads, precision=precision)
     logits, seconds = answer_in_turn(predictors, pairs)
     has_classes = predictors[way.full].labels.has_classes
     answers: Dict[str, Any] = {}
@@ -104,7 +111,8 @@ def judge(folder: Path, judging: JudgingPairs, threads: int, way: Lower) -> Dict
     for name, predictor in predictors.items():
         alone = np.concatenate([predictor.logits([pair]) for pair in pairs[:MAX_ALONE]])
         facts["alone"][name] = float(np.abs(alone - logits[name][:MAX_ALONE]).max())
-        facts["pairs_per_second"][name] = round(len(pairs) / seconds[name], 1)
+        if twin is None:
+            facts["pairs_per_second"][name] = round(len(pairs) / seconds[name], 1)
         facts["bytes"][name] = sum(
             (folder / file).stat().st_size for file in predictor.exported.files_of(predictor.backend)
         )
@@ -141,8 +149,11 @@ def check_accuracy(facts: Dict[str, Any], most: float, way: Lower, is_of_scores:
     """
     full, lower = way.full, way.lower
     speed, size, alone = facts["pairs_per_second"], facts["bytes"], facts["alone"]
-    message = "%s: %.1f pairs/s against %.1f, %.1f MB against %.1f"
-    logger.info(message, way.name, speed[lower], speed[full], size[lower] / 1e6, size[full] / 1e6)
+    sizes = f"{size[lower] / 1e6:.1f} MB against {size[full] / 1e6:.1f}"
+    if speed:
+        logger.info("%s: %.1f pairs/s against %.1f, %s", way.name, speed[lower], speed[full], sizes)
+    else:
+        logger.info("%s: judged by its rounding on this CPU, %s", way.name, sizes)
     message = "a logit of %s differs by %.3g at most, and by %.3g when a pair is asked alone (float32: %.3g)"
     logger.info(message, way.name, facts["largest_difference"], alone[lower], alone[full])
     metric, drop = "spearman" if is_of_scores else "accuracy", 1 - facts["agreement"]

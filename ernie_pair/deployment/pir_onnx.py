@@ -14,8 +14,8 @@ import paddle
 DIALECT = "pd_op."
 # What ONNX has under another name, with the same inputs and no attributes.
 SAME = {
-    "abs": "Abs", "add": "Add", "assign": "Identity", "ceil": "Ceil", "cos": "Cos", "divide": "Div",
-    "elementwise_pow": "Pow", "equal": "Equal", "erf": "Erf", "exp": "Exp", "floor": "Floor",
+    "abs": "Abs", "add": "Add", "asinh": "Asinh", "assign": "Identity", "ceil": "Ceil", "cos": "Cos",
+    "divide": "Div", "elementwise_pow": "Pow", "equal": "Equal", "erf": "Erf", "exp": "Exp", "floor": "Floor",
     "greater_equal": "GreaterOrEqual", "greater_than": "Greater", "less_equal": "LessOrEqual",
     "less_than": "Less", "log": "Log", "logical_and": "And", "logical_not": "Not", "logical_or": "Or",
     "maximum": "Max", "minimum": "Min", "multiply": "Mul", "relu": "Relu", "shape64": "Shape",

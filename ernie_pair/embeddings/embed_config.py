@@ -19,12 +19,13 @@ from ernie_pair.core.cli.options import (
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.installation import TRAINING
 from ernie_pair.inference.embedder import EmbedderOptions
+from ernie_pair.inference.exported_model import GPU
 from ernie_pair.inference.ray_flags import RayFlags
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.embedding_json import POOLING_NAMES, check_pooling
 from ernie_pair.models.labels import parse_label_map
 from ernie_pair.pairs.data.pair_records import ENCODING_HELP, LABEL_MAP_HELP, RowFlags
-from ernie_pair.runtime.device import DeviceFlag
+from ernie_pair.runtime.device import AskDeviceFlag
 
 MODEL_HELP = (
     "an embedding model, trained or exported: its folder, or the output folder of a run for its best model"
@@ -33,7 +34,7 @@ AUTO = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbedderFlags(DeviceFlag, KernelFlags):
+class EmbedderFlags(AskDeviceFlag, KernelFlags):
     """How an embedding model computes vectors; a part of the commands."""
 
     dim: int = model_option(
@@ -154,6 +155,21 @@ class ExportEmbeddingConfig(OverwriteFlag):
     quantize: Literal["none", "int8"] = precision_option(
         "none", help="int8: store int8 weights, smaller and faster; the drift of the vectors is reported"
     )
+    format: Literal["onnx", "onnx-gpu"] = model_option(
+        "onnx", help="onnx-gpu: also write a file of operators that only a GPU has"
+    )
+    precision: Literal["fp16", "bf16", "fp32"] = precision_option(
+        "fp16",
+        help="of the file for a GPU; the drift of the vectors is reported",
+        only_with="format=onnx-gpu",
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.quantize == "int8" and self.format == GPU:
+            raise InputError(
+                "--quantize int8 and --format onnx-gpu make other vectors each; export a folder for each"
+            )
 
 
 def check_two_classes(label_map: str) -> None:

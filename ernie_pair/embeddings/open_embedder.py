@@ -37,12 +37,12 @@ def open_embedder(
     options: EmbedderOptions = EmbedderOptions(),  # noqa: B008
     kernels: KernelFlags = KernelFlags(),  # noqa: B008
 ) -> TextEmbedder:
-    """Open the embedding model in ``folder``: trained (on Paddle) or exported (on ONNX Runtime, CPU only).
+    """Open the embedding model in ``folder``: trained (on Paddle) or exported (on ONNX Runtime).
 
     ``folder`` may be the output of a training run, which stands for its best model, a folder of
     sentence-transformers, or any model folder that was not trained for embeddings. An exported one needs no
-    library for training. ``device``: cpu or gpu. ``kernels``: kernels of a trained model. Raises InputError
-    if it is not such a folder or ``options`` do not fit it, CheckpointError if it is damaged.
+    library for training. ``device``: cpu, gpu or gpu:N. ``kernels``: kernels of a trained model. Raises
+    InputError if it is not such a folder or ``options`` do not fit it, CheckpointError if it is damaged.
     """
     path = Path(local_model(str(Path(folder).expanduser())))
     if not path.is_dir():
@@ -65,15 +65,13 @@ def open_embedder(
                     "others; leave it out"
                 )
         if settings.is_exported:
-            if device != "cpu":
-                raise InputError(f"{path} is an exported model, which runs on a CPU; use --device cpu")
             check_unset(
                 kernels,
                 DEFAULT_KERNELS,
                 f": {path} is an exported model, which computes as it was exported; leave it out, or export "
                 "it with --quantize int8",
             )
-            return open_exported_embedder(path, settings, options)
+            return open_exported_embedder(path, settings, options, device)
     from ernie_pair.models.networks.text_encoder import open_trained  # which loads Paddle
     from ernie_pair.models.source import WRITE_FAMILY, open_model, warn_of_classifier
 

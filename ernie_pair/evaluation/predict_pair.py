@@ -24,6 +24,7 @@ from typing import (
     Sequence,
     Set,
     Tuple,
+    cast,
 )
 
 import numpy as np
@@ -127,7 +128,7 @@ def _predict(config: PredictConfig, final: Optional[Path]) -> Tuple[PairScorer, 
         folder = str(Path(config.model_path).absolute())
         in_tasks = replace(config, model_path=folder, output_file=os.devnull, device="cpu")
         if isinstance(scorer, PairPredictor):
-            in_tasks = replace(in_tasks, backend=scorer.backend)
+            in_tasks = replace(in_tasks, backend=cast(Any, scorer.backend))
         model = RayModel(_open_in_task, (in_tasks,), folder, scorer.identity, logits_of_window)
         logits = logits_by_ray(config, scorer, model, pairs)
     found = answer_rows(map(scorer.prediction_of, logits), scorer.class_names, config.scores, pairs.left_out)

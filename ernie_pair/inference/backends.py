@@ -1,24 +1,26 @@
 """An exported model on ONNX Runtime or on Paddle Inference: ids in, logits out. Neither needs the other.
 
-A GPU is the first one that CUDA_VISIBLE_DEVICES shows: Paddle Inference computes there in float32 or half
-precision, ONNX Runtime in float32.
+A GPU is one of those that CUDA_VISIBLE_DEVICES shows, the first for Paddle Inference, which computes there in
+float32 or half precision, as ONNX Runtime does with the file for a GPU; with that for a CPU in float32.
 B batch, S sequence, C classes. ``rules`` of a backend says which batches suit it.
 """
 
+import ctypes
 import os
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from importlib.util import find_spec
 from typing import Any, Iterator, List
 
 import numpy as np
 
-from ernie_pair.core.errors import CheckpointError, InputError
-from ernie_pair.core.installation import import_optional, install_command
-from ernie_pair.inference.exported_model import FILES_OF, ExportedModel
+from ernie_pair.core.errors import CheckpointError, InputError, MachineError
+from ernie_pair.core.installation import import_optional, install_command, version_of
+from ernie_pair.inference.exported_model import FILES_OF, GPU, ExportedModel
 from ernie_pair.inference.token_rows import BatchRules
 from ernie_pair.runtime.cpu import check_bf16
+from ernie_pair.runtime.gpu import SELECTED_GPUS
 
-LIBRARY_OF = {"onnx": "onnxruntime", "paddle": "paddle", "onnx-int8": "onnxruntime"}
+LIBRARY_OF = {"onnx": "onnxruntime", "paddle": "paddle", "onnx-int8": "onnxruntime", GPU: "onnxruntime"}
 MAX_TOKENS = 1024  # of a batch on a CPU: rows of one length have little padding
 LENGTH_STEP, SHAPES_KEPT = 8, 8  # for Paddle Inference in bf16 on a CPU
 STDERR, CPU_PROVIDER, CUDA_PROVIDER = 2, "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -27,7 +29,12 @@ PRECISION_TYPES = {"fp32": "Float32", "bf16": "Bfloat16", "fp16": "Half"}
 FIRST_POOL_MB = 256  # that Paddle allocates at once on a GPU; it allocates more when needed
 # All activations of a pass are kept: for 12 layers x 768 in float32 about 1 MB a token.
 MAX_GPU_TOKENS = 4096
-BACKEND_HELP = "auto: onnx if it is installed; onnx-int8: if the model was exported with --quantize int8"
+GPU_TOKENS = 32_768  # of a batch of ONNX Runtime, which keeps no activations
+FULL = "Failed to allocate memory"  # ONNX Runtime's word for a card without room
+BACKEND_HELP = (
+    "auto: onnx if it is installed, on a GPU onnx-gpu if it was exported; onnx-int8: if the model was "
+    "exported with --quantize int8"
+)
 THREADS_HELP = "threads of one forward pass; 0: the number of cores of this process"
 PRECISION_HELP = (
     "precision of matrix products with --backend paddle: bf16 or fp16 on a GPU; bf16 on a CPU with "
@@ -38,12 +45,12 @@ PRECISION_HELP = (
 def open_backend(
     exported: ExportedModel, name: str, threads: int, precision: str = "fp32", device: str = "cpu"
 ):
-    """Open the model for ``name``: onnx, paddle, onnx-int8, or auto for the first exported and installed.
+    """Open the model for ``name``: one of FILES_OF, or auto for the first exported and installed.
 
     ``threads``: of one forward pass. ``precision``: fp32, or bf16, and on a GPU fp16, which only Paddle
-    Inference supports; auto then is paddle. ``device``: cpu or gpu, for which auto is the first that can use
-    one. Raises InputError for another precision, when there is no such model, or if the device lacks the
-    precision; CheckpointError when its files are damaged.
+    Inference supports; auto then is paddle. ``device``: cpu, gpu or gpu:N, for which auto is the first that
+    can use one. Raises InputError for another precision, when there is no such model, or if the device lacks
+    the precision; CheckpointError when its files are damaged.
     """
     if precision not in PRECISION_TYPES:
         raise InputError(
@@ -65,8 +72,10 @@ def _chosen(exported: ExportedModel, name: str, there: List[str], precision: str
     """Return the backend that ``name`` asks for, of auto the first one ``there`` that can be used."""
     if device == "cpu" and precision == "fp16":
         raise InputError("--precision fp16 needs --device gpu; use fp32, or bf16 with --backend paddle")
-    if device == "gpu" and name == "onnx-int8":
+    if device != "cpu" and name == "onnx-int8":
         raise InputError("--backend onnx-int8 runs on the CPU; use --backend paddle, or --device cpu")
+    if device == "cpu" and name == GPU:
+        raise InputError(f"--backend {GPU} is for a GPU; pass --device gpu, or --backend onnx")
     if precision != "fp32" and name not in ("auto", "paddle"):
         raise InputError(f"--precision {precision} is for --backend paddle, not {name}; use --precision fp32")
     if device == "cpu" and precision == "bf16":
@@ -75,12 +84,16 @@ def _chosen(exported: ExportedModel, name: str, there: List[str], precision: str
     if name != "auto":
         return name
     if device == "cpu":
+        there = [each for each in there if each != GPU]
         return next((each for each in there if find_spec(LIBRARY_OF[each])), (there or ["onnx"])[0])
     installed = [each for each in there if find_spec(LIBRARY_OF[each])]
+    onnxruntime = import_optional("onnxruntime") if "onnx" in installed else None
+    has_cuda = onnxruntime and CUDA_PROVIDER in onnxruntime.get_available_providers()
+    if precision == "fp32" and has_cuda and GPU in installed:
+        return GPU
     if "paddle" in installed and import_optional("paddle").is_compiled_with_cuda():
         return "paddle"
-    onnxruntime = import_optional("onnxruntime") if "onnx" in installed else None
-    if precision == "fp32" and onnxruntime and CUDA_PROVIDER in onnxruntime.get_available_providers():
+    if precision == "fp32" and has_cuda:
         return "onnx"
     raise InputError(
         f"--device gpu, but nothing that {exported.folder} was exported for ({', '.join(there)}) has a "
@@ -91,7 +104,8 @@ def _chosen(exported: ExportedModel, name: str, there: List[str], precision: str
 class OnnxBackend:
     """ONNX Runtime. Raises CheckpointError when the file of the model is damaged, InputError without CUDA.
 
-    ``name``: onnx, or onnx-int8 for the file with int8 weights; ``output``: what the file calls its answer.
+    ``name``: onnx, onnx-int8 for the file with int8 weights, or onnx-gpu for that of operators for a card;
+    ``output``: what the file calls its answer; ``device``: cpu, gpu or gpu:N.
     """
 
     def __init__(
@@ -102,9 +116,8 @@ class OnnxBackend:
         output: str = "logits",
         device: str = "cpu",
     ):
-        self.name, self.precision, self.output = name, "int8" if name == "onnx-int8" else "fp32", output
-        self.where = "cpu" if device == "cpu" else "gpu:0, by CUDA"
-        self.rules = BatchRules(MAX_TOKENS if device == "cpu" else 0)
+        self.name, self.output = name, output
+        self.where, self.rules = "cpu", BatchRules(MAX_TOKENS)
         onnxruntime = import_optional("onnxruntime")
         (path,) = map(exported.file, exported.files_of(name))
         options = onnxruntime.SessionOptions()
@@ -112,28 +125,82 @@ class OnnxBackend:
         # Threads that wait for their part would spin: 16% more processor time with two threads.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         providers: List[Any] = [CPU_PROVIDER]
-        if device == "gpu":
-            if CUDA_PROVIDER not in onnxruntime.get_available_providers():
-                raise InputError(
-                    "--device gpu: this ONNX Runtime has no CUDA; pip uninstall onnxruntime && pip install "
-                    f"onnxruntime-gpu=={onnxruntime.__version__}, use --backend paddle, or pass --device cpu"
-                )
+        if device != "cpu":
+            number = device.partition(":")[2] or os.environ.get(SELECTED_GPUS, "0").split(",")[0]
+            self.where, self.rules = f"gpu:{number}, by CUDA", BatchRules(GPU_TOKENS, rows=GPU_TOKENS)
+            _load_cuda(onnxruntime)
             # TF32 rounds the factors of products to 10 bits, which --precision fp32 must not do.
-            providers.insert(0, (CUDA_PROVIDER, {"device_id": "0", "use_tf32": "0"}))
+            providers.insert(0, (CUDA_PROVIDER, {"device_id": number, "use_tf32": "0"}))
         try:
             self._session = onnxruntime.InferenceSession(str(path), options, providers=providers)
         except Exception as error:  # its own classes, which derive from Exception only
+            if device != "cpu" and "CUDA" in str(error):
+                raise InputError(
+                    f"--device {device}: {_last_line(error)}; {_why_no_cuda(onnxruntime)}"
+                ) from None
             raise CheckpointError(f"{path}: {_last_line(error)}; export the model again") from None
-        if device == "gpu" and self._session.get_providers()[0] != CUDA_PROVIDER:
+        if device != "cpu" and self._session.get_providers()[0] != CUDA_PROVIDER:
             raise InputError(
-                "--device gpu: ONNX Runtime could not start CUDA, of which it needs version 12 and cuDNN 9 "
-                "(its own log says what is missing); install them, use --backend paddle, or pass --device cpu"
+                f"--device {device}: ONNX Runtime {onnxruntime.__version__} could not start CUDA there; "
+                f"{_why_no_cuda(onnxruntime)}"
             )
+        stated = self._session.get_modelmeta().custom_metadata_map.get("precision", "fp32")
+        self.precision = "int8" if name == "onnx-int8" else stated
 
     def logits(self, input_ids: np.ndarray, token_type_ids: np.ndarray) -> np.ndarray:
-        """Return the logits, float32 [B, C], of token ids and token types, int64 [B, S] each."""
+        """Return the logits, float32 [B, C], of token ids and token types, int64 [B, S] each.
+
+        Where the memory of a card has no room, half of the rows are asked at a time. Raises MachineError
+        where it has none for one of them.
+        """
         feed = {"input_ids": input_ids, "token_type_ids": token_type_ids}
-        return self._session.run([self.output], feed)[0]
+        try:
+            return self._session.run([self.output], feed)[0]
+        except Exception as error:
+            if FULL not in str(error):
+                raise
+            if len(input_ids) == 1:
+                rows, tokens = input_ids.shape
+                raise MachineError(
+                    f"{self.where}: no memory for {rows} row of {tokens} tokens; stop what else runs there, "
+                    "or pass --device cpu"
+                ) from None
+            half = len(input_ids) // 2
+            parts = (slice(half), slice(half, None))
+            return np.concatenate([self.logits(input_ids[part], token_type_ids[part]) for part in parts])
+
+
+def _load_cuda(onnxruntime: Any) -> None:
+    """Load the libraries of CUDA that lie in wheels. Raises InputError for a build without CUDA."""
+    if version_of("onnxruntime") and version_of("onnxruntime-gpu"):
+        raise InputError(
+            "--device gpu: onnxruntime and onnxruntime-gpu lie over each other; pip uninstall -y onnxruntime "
+            f"onnxruntime-gpu, then {install_command('gpu-predict')}"
+        )
+    if CUDA_PROVIDER not in onnxruntime.get_available_providers():
+        raise InputError(
+            "--device gpu: this ONNX Runtime has no CUDA; pip uninstall -y onnxruntime, then "
+            f"{install_command('gpu-predict')}, or pass --device cpu"
+        )
+    if hasattr(onnxruntime, "preload_dlls"):
+        with _without_output():  # it prints what it does not find, which the session says better
+            onnxruntime.preload_dlls()
+
+
+def _why_no_cuda(onnxruntime: Any) -> str:
+    """Return what to do where a build for CUDA does not start, and the libraries that are missing, if any."""
+    version = str(getattr(onnxruntime, "cuda_version", ""))
+    major, missing = version.partition(".")[0], []
+    for name in (f"libcudart.so.{major}", f"libcublasLt.so.{major}", "libcudnn.so.9"):
+        try:
+            ctypes.CDLL(name)
+        except OSError:
+            missing.append(name)
+    if missing:
+        return f"{', '.join(missing)} is missing: {install_command('gpu-predict')}, or pass --device cpu"
+    return (
+        f"it takes a driver for CUDA {version} and a GPU of that number: see nvidia-smi, or pass --device cpu"
+    )
 
 
 class PaddleBackend:
@@ -197,6 +264,12 @@ class PaddleBackend:
             handle.copy_from_cpu(array)
         self._predictor.run()
         return self._output.copy_to_cpu()
+
+
+@contextmanager
+def _without_output() -> Iterator[None]:
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+        yield
 
 
 @contextmanager

@@ -14,8 +14,8 @@ import numpy as np
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER, AnyTokenizer
 from ernie_pair.core.cli.options import check_whole_numbers
 from ernie_pair.core.errors import CheckpointError, InputError, NumbersError
-from ernie_pair.inference.backends import MAX_TOKENS, OnnxBackend
-from ernie_pair.inference.exported_model import INT8_FILES, ExportedModel
+from ernie_pair.inference.backends import OnnxBackend
+from ernie_pair.inference.exported_model import GPU, INT8_FILES, ExportedModel
 from ernie_pair.inference.token_rows import (
     BatchRules,
     encode_single_texts,
@@ -66,7 +66,7 @@ class EmbedderOptions:
 class EmbeddingModel(NamedTuple):
     """Computes vectors. ``name`` is its name in errors, ``backend`` that of its backend in the log.
 
-    ``layer``: the encoder of a trained model, a layer of Paddle; None: it is exported.
+    ``layer``: the encoder of a trained model, a layer of Paddle; None: it is exported. ``rules``: of batches.
     """
 
     name: str
@@ -76,6 +76,7 @@ class EmbeddingModel(NamedTuple):
     forward: Forward
     backend: str
     layer: Any = None
+    rules: BatchRules = BatchRules()
 
 
 class TextEmbedder:
@@ -137,8 +138,7 @@ class TextEmbedder:
         rows = encode_single_texts(read, self.model.tokenizer, self.max_seq_len)
         self.num_cut += rows.num_cut
         vectors = np.zeros((len(rows), self.dim), dtype=np.float32)
-        rules = BatchRules(MAX_TOKENS if self.model.layer is None else 0)  # what is exported runs on a CPU
-        for picked in evaluation_batches(rows.lengths, self.batch_size, rules):
+        for picked in evaluation_batches(rows.lengths, self.batch_size, self.model.rules):
             batch = rows.batch(picked)
             vectors[picked] = self.model.forward(batch.input_ids, batch.token_type_ids)[:, : self.dim]
         if self.settings.is_unit:
@@ -199,31 +199,41 @@ def check_vectors(vectors: np.ndarray, where: str, first: int = 0, is_unit: bool
 
 
 def open_exported_embedder(
-    folder: Path, settings: EmbeddingSettings, options: EmbedderOptions
+    folder: Path, settings: EmbeddingSettings, options: EmbedderOptions, device: str = "cpu"
 ) -> TextEmbedder:
-    """Open what `ernie-pair export` wrote, ``settings`` among it, on ONNX Runtime and a CPU.
+    """Open what `ernie-pair export` wrote, ``settings`` among it, on ONNX Runtime and ``device``.
 
     Raises InputError if ``options`` do not fit it, CheckpointError when a file is not as exported.
     """
     prompt = options.prompt_in(settings, str(folder))
-    backend = open_vector_backend(folder, settings, options.threads or cpu_threads())
+    backend = open_vector_backend(folder, settings, options.threads or cpu_threads(), device)
     vocab_file = folder / (FAST_TOKENIZER if FAST_TOKENIZER in settings.files else VOCAB)
     spec = read_spec(folder / CONFIG, vocab_file)
     if TOKENIZER not in settings.files and (folder / TOKENIZER).exists():
         raise CheckpointError(f"{folder / TOKENIZER} was not exported; remove it, or export the model again")
     tokenizer = open_tokenizer(vocab_file, spec, settings.max_seq_len, of_pairs=False)
     name, sha256 = str(folder), settings.model_sha256
-    model = EmbeddingModel(name, settings, sha256, tokenizer, backend.logits, backend.name)
+    computes = backend.name, None, backend.rules
+    model = EmbeddingModel(name, settings, sha256, tokenizer, backend.logits, *computes)
     return TextEmbedder(model, options.dim, options.batch_size, prompt)
 
 
-def open_vector_backend(folder: Path, settings: EmbeddingSettings, threads: int) -> OnnxBackend:
-    """Open an exported embedding model; its ``logits`` are vectors [B, D]. Raises CheckpointError."""
+def open_vector_backend(
+    folder: Path, settings: EmbeddingSettings, threads: int, device: str = "cpu"
+) -> OnnxBackend:
+    """Open an exported embedding model; its ``logits`` are vectors [B, D]. Raises CheckpointError.
+
+    On a card it is asked in the file for one, if there is one; InputError if that is in int8.
+    """
     exported = ExportedModel(folder, (), settings.max_seq_len, 1.0, settings.files)
     for name in settings.files:
         exported.file(name)  # checks its hash
     name = "onnx-int8" if INT8_FILES[0] in settings.files else "onnx"
-    return OnnxBackend(exported, threads, name, VECTORS)
+    if device != "cpu" and name != "onnx":
+        raise InputError(f"{folder} was exported in int8, which runs on the CPU; use --device cpu")
+    if device != "cpu" and exported.files_of(GPU):
+        name = GPU
+    return OnnxBackend(exported, threads, name, VECTORS, device)
 
 
 def describe_cut(embedder: TextEmbedder, count: Optional[int] = None) -> str:

@@ -4,6 +4,7 @@ model.json, model.pdiparams  the model for Paddle Inference
 model.onnx                      the model for ONNX: input_ids, token_type_ids int64 [batch, length]
                                 -> logits float32 [batch, classes]
 model.int8.onnx                 the same with int8 weights in its products; only beside model.onnx
+model.gpu.onnx                  the same of operators that only a card has; only beside model.onnx
 vocab.txt, config.json          those of the trained model, and tokenizer_config.json if it has one
 tokenizer.json                  beside or instead of vocab.txt, of a model that does not cut by ERNIE's rule
 export.json                     how to use it, and the proof that it agrees with the trained model:
@@ -40,9 +41,11 @@ EXPORT_MANIFEST, EXPORT_FORMAT = "export.json", 4
 NEEDED = ("format", "labels", "files", "max_seq_len", "temperature")
 PADDLE_FILES = ("model.json", "model.pdiparams")
 ONNX_FILES, INT8_FILES = ("model.onnx",), ("model.int8.onnx",)
+GPU, GPU_FILES = "onnx-gpu", ("model.gpu.onnx",)
 # {backend: the files of its model}
-FILES_OF = {"onnx": ONNX_FILES, "paddle": PADDLE_FILES, "onnx-int8": INT8_FILES}
-WRITTEN = (*PADDLE_FILES, *ONNX_FILES, *INT8_FILES, VOCAB, FAST_TOKENIZER, CONFIG, TOKENIZER, EXPORT_MANIFEST)
+FILES_OF = {"onnx": ONNX_FILES, "paddle": PADDLE_FILES, "onnx-int8": INT8_FILES, GPU: GPU_FILES}
+MODELS = (*PADDLE_FILES, *ONNX_FILES, *INT8_FILES, *GPU_FILES)
+WRITTEN = (*MODELS, VOCAB, FAST_TOKENIZER, CONFIG, TOKENIZER, EXPORT_MANIFEST)
 MAX_MANIFEST_BYTES = 1 << 20
 HINT = "export the model again"
 

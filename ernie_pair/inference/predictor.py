@@ -13,7 +13,7 @@ from ernie_pair.core.errors import CheckpointError, InputError, NumbersError
 from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.core.progress import CountProgress
 from ernie_pair.inference import scores
-from ernie_pair.inference.backends import open_backend
+from ernie_pair.inference.backends import OnnxBackend, open_backend
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST, read_exported
 from ernie_pair.inference.token_rows import encode_texts, evaluation_batches, open_tokenizer
 from ernie_pair.models.labels import CLASSIFICATION, RANKING, Labels, find_match, match_class
@@ -182,18 +182,18 @@ class PairPredictor(PairScorer):
     >>> found.labels == [predictor.class_names[number] for number in found.classes]
     True
 
-    ``backend``: onnx | paddle | onnx-int8 | auto, see ``open_backend``. ``threads``: threads of one forward
-    pass; 0: the number of cores of this process. ``threshold``: with two classes, the probability at or above
-    which a pair is of class 1; None: the exported threshold if there is one, otherwise the more probable
-    class. ``symmetric``: average scores (a, b) and (b, a), see `pair_symmetry`, none only (a, b), auto as
-    exported. ``precision``: fp32, bf16 or fp16, and ``device``: cpu or gpu, see ``open_backend``. Raises an
-    ErniePairError if the folder cannot be used with these options.
+    ``backend``: onnx | paddle | onnx-int8 | onnx-gpu | auto, see ``open_backend``, or one that is open.
+    ``threads``: threads of one forward pass; 0: the number of cores of this process. ``threshold``: with two
+    classes, the probability at or above which a pair is of class 1; None: the exported threshold if there is
+    one, otherwise the more probable class. ``symmetric``: average scores (a, b) and (b, a), see
+    `pair_symmetry`, none only (a, b), auto as exported. ``precision``: fp32, bf16 or fp16, and ``device``:
+    cpu, gpu or gpu:N, see ``open_backend``. Raises an ErniePairError if the folder cannot be used with these options.
     """
 
     def __init__(
         self,
         folder: Union[str, Path],
-        backend: str = "auto",
+        backend: Union[str, OnnxBackend] = "auto",
         threads: int = 0,
         threshold: Optional[float] = None,
         symmetric: str = "auto",
@@ -216,7 +216,9 @@ class PairPredictor(PairScorer):
         vocab_file = exported.file(FAST_TOKENIZER if FAST_TOKENIZER in exported.files else VOCAB)
         spec = read_spec(exported.file(CONFIG), vocab_file)
         self._tokenizer = open_tokenizer(vocab_file, spec, exported.max_seq_len)
-        self._backend = open_backend(exported, backend, threads or cpu_threads(), precision, device)
+        self._backend: Any = backend
+        if isinstance(backend, str):
+            self._backend = open_backend(exported, backend, threads or cpu_threads(), precision, device)
         self.backend, self.device = self._backend.name, self._backend.where
 
     @classmethod

@@ -36,6 +36,7 @@ class BatchRules(NamedTuple):
     most_tokens: int = 0  # per batch, including padding; 0: any number
     length_step: int = 1  # lengths are multiples of it, except for the longest that the model takes
     rounds_rows: bool = False  # numbers of rows are powers of two
+    rows: int = 0  # at most, per batch; 0: as many as are asked for
 
     def padded(self, length: int) -> int:
         """Return the length that a row of ``length`` tokens takes in a batch."""
@@ -233,9 +234,9 @@ def evaluation_batches(
     batches = []
     for begin in range(0, len(lengths), WINDOW):
         by_length = begin + np.argsort(lengths[begin : begin + WINDOW], kind="stable")
-        first = 0
+        first, most = 0, rules.rows or batch_size
         while first < len(by_length):
-            next_lengths, size = lengths[by_length[first : first + batch_size]], batch_size  # ascending
+            next_lengths, size = lengths[by_length[first : first + most]], most  # ascending
             while rules.most_tokens and size > 1:  # then the power of two that most_tokens allows
                 longest = int(next_lengths[min(size, len(next_lengths)) - 1])
                 if size * rules.padded(longest) <= rules.most_tokens:

@@ -99,7 +99,7 @@ def choose_kernels(flags: KernelFlags, device: str, unfit: str = "", casts: bool
         return KernelChoice("plain", reason="--kernels plain")
     if device == "cpu" and flags.precision == "fp16":
         raise InputError("--precision fp16 needs a GPU; use fp32, or bf16 if the processor has AVX512-BF16")
-    if device == "gpu" and casts and flags.kernels == "auto":
+    if device != "cpu" and casts and flags.kernels == "auto":
         return KernelChoice("plain", precision=flags.precision, reason=CPU_ONLY)
     reason = CPU_ONLY if device != "cpu" else open_kernels().reason or unfit
     if reason:
@@ -115,7 +115,7 @@ def choose_kernels(flags: KernelFlags, device: str, unfit: str = "", casts: bool
 def choose_plain(flags: KernelFlags, reason: str, device: str) -> KernelChoice:
     """Return the plain path with the ``reason`` for it. Raises InputError if the flags require another."""
     if flags.precision != "fp32":
-        has_amp = device == "gpu" and hasattr(flags, "use_amp")  # in training, not in prediction
+        has_amp = device != "cpu" and hasattr(flags, "use_amp")  # in training, not in prediction
         amp = f"--use_amp true --amp_dtype {DTYPES[flags.precision]} instead"
         hint = amp if has_amp else "--precision fp32"
         raise InputError(f"--precision {flags.precision} needs the fused kernels: {reason}; use {hint}")

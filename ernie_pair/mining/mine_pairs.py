@@ -171,7 +171,7 @@ class MineConfig(RowFlags, OverwriteFlag):
         usual=True,
     )
     seed: int = data_option(1234, help="seed of the random draws", at_least=0, usual=True)
-    device: Literal["cpu", "gpu"] = speed_option(default_device(), help="where the models run")
+    device: Literal["cpu", "gpu", "gpu:N"] = speed_option(default_device(), help="where the models run")
     text_column: str = data_option("", help=f"of --corpus: {TEXT_COLUMN_HELP}")
 
     def __post_init__(self):

@@ -37,7 +37,7 @@ from ernie_pair.models.spec import CONFIG, EMBEDDING, TOKENIZER, VOCAB, json_byt
 from ernie_pair.models.temperature import is_temperature
 
 EMBEDDING_FORMAT = 2
-EXPORTED = ("model.onnx", "model.int8.onnx", VOCAB, FAST_TOKENIZER, CONFIG, TOKENIZER)
+EXPORTED = ("model.onnx", "model.int8.onnx", "model.gpu.onnx", VOCAB, FAST_TOKENIZER, CONFIG, TOKENIZER)
 POOLINGS = ("mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 POOLING_NAMES = ", ".join(POOLINGS)
 ACTIVATIONS = ("tanh", "identity", "relu", "gelu", "sigmoid", "silu")

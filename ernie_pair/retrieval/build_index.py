@@ -150,7 +150,7 @@ class IndexConfig(OverwriteFlag, TextFlags):
         affects="index",
     )
     batch_size: int = devices_option(64, help="texts in one forward pass", unit="texts", at_least=1)
-    device: Literal["cpu", "gpu"] = speed_option("cpu", help="where the embedding model runs")
+    device: Literal["cpu", "gpu", "gpu:N"] = speed_option("cpu", help="where the embedding model runs")
     threads: int = speed_option(0, help=THREADS_HELP, unit="threads", at_least=0)
     on_bad_row: Literal["stop", "skip"] = data_option(
         "stop", help="a line without text: stop and name the line, or skip it"

@@ -67,7 +67,7 @@ class SearchFlags(OverwriteFlag, TextFlags):
     long_query: Literal["stop", "cut"] = data_option(
         "stop", help="a query that is too long for the embedding model: stop with an error, or truncate it"
     )
-    device: Literal["cpu", "gpu"] = speed_option("cpu", help="where the models run")
+    device: Literal["cpu", "gpu", "gpu:N"] = speed_option("cpu", help="where the models run")
     threads: int = speed_option(0, help=THREADS_HELP, unit="threads", at_least=0)
 
 

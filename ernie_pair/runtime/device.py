@@ -37,7 +37,7 @@ VIEWS = "FLAGS_use_stride_kernel"
 
 
 def start_device(device: str, world: World, precision: Optional[AmpFlags] = None, opens: bool = True) -> str:
-    """Make ``cpu`` or ``gpu`` Paddle's current device and return what it is, in words; quiet PaddleNLP.
+    """Make ``cpu``, ``gpu`` or ``gpu:N`` Paddle's current device and return it in words; quiet PaddleNLP.
 
     ``precision``: the flags of a training. Float32 is computed in float32: TF32, Paddle's default, is off.
     Without ``opens`` a GPU is only chosen, and `open_device` runs the first kernel: for callers that fork
@@ -59,7 +59,7 @@ def start_device(device: str, world: World, precision: Optional[AmpFlags] = None
             paddle.set_flags({VIEWS: False})
         start_threads()
         return f"cpu, {describe_threads()}, {math_path()}"
-    card = choose_card(world.rank)
+    card = choose_card(world.rank, device.partition(":")[2])
     if precision is not None:
         precision.refuse_on(card)
     paddle.set_device(f"gpu:{card.number}")
@@ -117,6 +117,13 @@ class DeviceFlag(Options):
     """The base of every command that computes in Paddle."""
 
     device: Literal["cpu", "gpu"] = speed_option(default_device(), help="where to run", usual=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskDeviceFlag(Options):
+    """The base of a command that asks a model, trained or exported."""
+
+    device: Literal["cpu", "gpu", "gpu:N"] = speed_option(default_device(), help="where to run", usual=True)
 
 
 def quiet_libraries() -> None:

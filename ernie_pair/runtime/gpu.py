@@ -173,8 +173,8 @@ def card_at(number: int) -> Card:
     return Card(number, str(cuda.get_device_name(number)), paddle_capability(number))
 
 
-def choose_card(rank: int) -> Card:
-    """Return the GPU that the launcher assigned to this process, or the first one without a launcher.
+def choose_card(rank: int, asked: str = "") -> Card:
+    """Return the GPU of the number ``asked``, or that of the launcher for this process, or the first one.
 
     Raises InputError when there is none for it, or none that this build of Paddle has code for.
     """
@@ -184,9 +184,11 @@ def choose_card(rank: int) -> Card:
         raise InputError(
             f"--device gpu, but this Paddle is the CPU build; {install_command('gpu')}, or pass --device cpu"
         )
-    chosen, count = os.environ.get(SELECTED_GPUS, "0").split(",")[0], count_cards()
+    chosen, count = asked or os.environ.get(SELECTED_GPUS, "0").split(",")[0], count_cards()
     if count == 0:
         raise InputError(f"--device gpu, but {why_no_card()}, or pass --device cpu")
+    if asked and int(asked) >= count:
+        raise InputError(f"--device gpu:{asked}, but {counted(count, 'GPU')} are visible, counted from 0")
     if int(chosen) >= count:
         raise InputError(
             f"rank {rank} should run on GPU {chosen}, but {count} are visible, counted from 0; start at most "

@@ -65,13 +65,13 @@ class ServeConfig(Options):
         "127.0.0.1", help="address to listen on; 0.0.0.0: all interfaces, reachable from other machines"
     )
     port: int = devices_option(8000, help="port to listen on; 0: any free port", at_least=0, at_most=65535)
-    backend: Literal["auto", "paddle", "onnx", "onnx-int8"] = devices_option(
+    backend: Literal["auto", "paddle", "onnx", "onnx-int8", "onnx-gpu"] = devices_option(
         "auto", help=BACKEND_HELP, only_with="model_path"
     )
     precision: Literal["fp32", "bf16", "fp16"] = precision_option(
         "fp32", help=PRECISION_HELP, only_with="model_path"
     )
-    device: Literal["cpu", "gpu"] = speed_option("cpu", help="where the models run")
+    device: Literal["cpu", "gpu", "gpu:N"] = speed_option("cpu", help="where the models run")
     threads: int = speed_option(0, help=THREADS_HELP, unit="threads", at_least=0)
     threshold: Optional[float] = evaluation_option(
         None,

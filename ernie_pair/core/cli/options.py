@@ -416,7 +416,7 @@ def parse_value(given: RawValue, hint) -> object:
 def checked(value, hint, where: str) -> object:
     """Return a value as its option stores it: a path as text, a tuple as list. Raises InputError."""
     base, words, may_be_none = kind_of(hint)
-    if (value is None and may_be_none) or (isinstance(value, str) and value in words):
+    if (value is None and may_be_none) or (isinstance(value, str) and _is_one_of(value, words)):
         return value
     if get_origin(base) is list and isinstance(value, (list, tuple)) and value:
         return [checked(one, get_args(base)[0], where) for one in value]
@@ -431,6 +431,11 @@ def checked(value, hint, where: str) -> object:
         return os.fspath(value)
     text = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."
     raise InputError(f"{where} takes {describe_type(hint)}, not {text}; correct it")
+
+
+def _is_one_of(value: str, words: tuple[str, ...]) -> bool:
+    """Return whether ``value`` is one of ``words``, in which N stands for a number: gpu:N."""
+    return value in words or re.sub(r":\d+$", ":N", value) in words
 
 
 def check_whole_numbers(at_least: int, **given: object) -> None:

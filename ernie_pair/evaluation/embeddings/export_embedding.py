@@ -19,11 +19,12 @@ from ernie_pair.core.files.atomic_folder import MADE, README, check_replaceable
 from ernie_pair.core.files.json_file import write_json
 from ernie_pair.core.files.results import Results, settings_of
 from ernie_pair.deployment import formats
+from ernie_pair.deployment.onnx_gpu import GpuGraph
 from ernie_pair.embeddings.embed_config import ExportEmbeddingConfig
 from ernie_pair.embeddings.open_embedder import settings_of_model
 from ernie_pair.inference.backends import OnnxBackend
 from ernie_pair.inference.embedder import VECTORS, open_vector_backend
-from ernie_pair.inference.exported_model import INT8_FILES, ONNX_FILES, PADDLE_FILES
+from ernie_pair.inference.exported_model import GPU, INT8_FILES, ONNX_FILES, PADDLE_FILES
 from ernie_pair.inference.token_rows import Batch, encode_single_texts, evaluation_batches, open_tokenizer
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.embedding_json import EMBEDDING, EXPORTED, EmbeddingSettings, read_embedding
@@ -108,6 +109,16 @@ def _fill(
     logger.info(message, ONNX_FILES[0], difference, len(batches))
     facts: Dict[str, Any] = {"parity": {backend.name: difference}, "model": Path(source.name).name}
     note = f"onnx {difference:.3g}"
+    if config.format == GPU:
+        for_gpu = GpuGraph(model, layer, VECTORS)
+        for_gpu.write(draft, config.precision)
+        files = {path.name: sha256_of_file(path) for path in sorted(draft.iterdir())}
+        settings = replace(settings, files=files)
+        facts["parity"][GPU] = difference = for_gpu.difference(batches, expected, cpu_threads())
+        with for_gpu.twin(config.precision, cpu_threads()) as twin:
+            facts[config.precision] = drift = _drift(twin, batches, expected)
+        note += f", {GPU} {difference:.3g}; {_describe_drift(config.precision, drift)}"
+        logger.info("%s, with its rounding on this CPU", note)
     if config.quantize == "int8":
         formats.write_int8(draft)
         (draft / ONNX_FILES[0]).unlink()
@@ -116,9 +127,8 @@ def _fill(
         settings = replace(settings, model_sha256=own, files=files)
         int8 = open_vector_backend(draft, settings, cpu_threads())
         facts["int8"] = drift = _drift(int8, batches, expected)
-        note = "int8: cosine to the trained model's vectors {mean_cosine:.4f}, at least {least_cosine:.4f}"
-        note = note.format(**drift)
-        logger.info("%s, of %d texts", note, drift["texts"])
+        note = _describe_drift("int8", drift)
+        logger.info("%s", note)
     (draft / EMBEDDING).write_text(settings.to_json(**facts), encoding="utf-8")
     told = {
         "exported from": Path(source.name).name,
@@ -143,8 +153,13 @@ def _drift(
     products = np.concatenate([(one * other).sum(axis=1) for one, other in zip(found, expected)])
     cosines = products / (lengths[0] * lengths[1])
     if not np.isfinite(cosines).all():
-        raise CheckpointError("the model of int8 answers with NaN or infinity; leave --quantize int8 out")
+        raise CheckpointError(f"the {backend.name} model answers with NaN or infinity; export without it")
     return {"texts": len(cosines), "mean_cosine": float(cosines.mean()), "least_cosine": float(cosines.min())}
+
+
+def _describe_drift(name: str, drift: Dict[str, float]) -> str:
+    mean, least = drift["mean_cosine"], drift["least_cosine"]
+    return f"{name}: cosine to the trained model's vectors {mean:.4f}, at least {least:.4f}"
 
 
 class UnitVectors(nn.Layer):

@@ -66,11 +66,11 @@ class InferenceFlags(OverwriteFlag, RowFlags, KernelFlags, ModelFiles):
     model_class: str = model_option(
         "", help="class of your own model, as named in the folder, package.module:Class", affects="trained"
     )
-    backend: Literal["auto", "paddle", "onnx", "onnx-int8"] = devices_option(
+    backend: Literal["auto", "paddle", "onnx", "onnx-int8", "onnx-gpu"] = devices_option(
         "auto", help=f"of an exported model; {BACKEND_HELP}", affects="exported", usual=True
     )
     threads: int = speed_option(0, help=THREADS_HELP, unit="threads", at_least=0)
-    device: Literal["auto", "cpu", "gpu"] = speed_option(
+    device: Literal["auto", "cpu", "gpu", "gpu:N"] = speed_option(
         "auto",
         help="where to run; auto: a trained model on a GPU if there is one, an exported one on the CPU",
         usual=True,

@@ -40,6 +40,7 @@ CASES = {
     "choice": lambda a, b: paddle.where(b > 0, numbers(a), -numbers(a)),
     "roots": lambda a, b: paddle.sqrt(a + 1.0) + paddle.rsqrt(a + 1.0) + paddle.square(numbers(a)),
     "curves": lambda a, b: paddle.sin(numbers(a)) + paddle.cos(numbers(a)) + paddle.exp(b * 0.1),
+    "mark": lambda a, b: paddle.asinh(numbers(a)),
     "logarithm": lambda a, b: paddle.log(a + 1.0) + paddle.abs(numbers(a)) + paddle.erf(b * 0.1),
     "powers": lambda a, b: paddle.pow(a + 1.0, numbers(b)),
     "rounding": lambda a, b: paddle.floor(numbers(a)) + paddle.ceil(numbers(a)),

@@ -9,10 +9,10 @@ import paddle
 import pytest
 from tiny_ship import PROGRAM, ship, write_trained
 
-from ernie_pair.core.errors import InputError
+from ernie_pair.core.errors import InputError, MachineError
 from ernie_pair.inference import backends
-from ernie_pair.inference.backends import CUDA_PROVIDER, FIRST_POOL_MB, MAX_GPU_TOKENS
-from ernie_pair.inference.exported_model import FILES_OF, ExportedModel, read_exported
+from ernie_pair.inference.backends import CUDA_PROVIDER, FIRST_POOL_MB, GPU_TOKENS, MAX_GPU_TOKENS
+from ernie_pair.inference.exported_model import FILES_OF, GPU, ExportedModel, read_exported
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.runtime.device import start_device
 from ernie_pair.runtime.processes.world import World
@@ -55,8 +55,8 @@ def fake_paddle(is_cuda=True):
     return SimpleNamespace(inference=inference, is_compiled_with_cuda=lambda: is_cuda)
 
 
-def fake_onnxruntime(available, started=(CUDA_PROVIDER, CPU)):
-    made = []
+def fake_onnxruntime(available, started=(CUDA_PROVIDER, CPU), room=1 << 20):
+    made, asked, loaded = [], [], []
 
     class Session:
         def __init__(self, path, options, providers):
@@ -65,13 +65,27 @@ def fake_onnxruntime(available, started=(CUDA_PROVIDER, CPU)):
         def get_providers(self):
             return list(started)
 
+        def get_modelmeta(self):
+            return SimpleNamespace(custom_metadata_map={"precision": "fp16"})
+
+        def run(self, names, feed):
+            rows, tokens = feed["input_ids"].shape
+            asked.append(rows)
+            if rows * tokens > room:
+                raise RuntimeError("BFCArena: Failed to allocate memory for requested buffer of size 9")
+            return [feed["input_ids"][:, :1].astype(np.float32)]
+
     options = lambda: SimpleNamespace(add_session_config_entry=lambda *words: None)  # noqa: E731
     return SimpleNamespace(
         InferenceSession=Session,
         SessionOptions=options,
         get_available_providers=lambda: list(available),
+        preload_dlls=lambda: loaded.append("libraries of wheels"),
         __version__="1.19.2",
+        cuda_version="99.1",
         made=made,
+        asked=asked,
+        loaded=loaded,
     )
 
 
@@ -83,8 +97,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def exported(folder, monkeypatch):
-    """A model that holds every format; none of its files is opened here."""
-    held = {name: "" for names in FILES_OF.values() for name in names}
+    """A model that holds every format but that for cards; none of its files is opened here."""
+    held = {name: "" for kind, names in FILES_OF.items() for name in names if kind != GPU}
     monkeypatch.setattr(ExportedModel, "file", lambda self, name: Path(name))
     return replace(read_exported(folder), files=held)
 
@@ -138,9 +152,11 @@ def test_the_installed_paddle_accepts_the_settings(folder):
 def test_onnx_runtime_uses_cuda_without_tf32_after_paddle(libraries, exported):
     onnxruntime = fake_onnxruntime([CUDA_PROVIDER, CPU])
     libraries(onnxruntime=onnxruntime)
-    for name in ("auto", "onnx"):
-        assert backends.open_backend(exported, name, 1, "fp32", "gpu").where == "gpu:0, by CUDA"
-    assert onnxruntime.made == [[(CUDA_PROVIDER, {"device_id": "0", "use_tf32": "0"}), CPU]] * 2
+    for name, given, number in (("auto", "gpu", "0"), ("onnx", "gpu:3", "3")):
+        backend = backends.open_backend(exported, name, 1, "fp32", given)
+        assert (backend.where, backend.rules.most_tokens) == (f"gpu:{number}, by CUDA", GPU_TOKENS)
+        assert onnxruntime.made.pop() == [(CUDA_PROVIDER, {"device_id": number, "use_tf32": "0"}), CPU]
+        assert onnxruntime.loaded.pop()
     onnxruntime = fake_onnxruntime([CUDA_PROVIDER, CPU])
     libraries(paddle=fake_paddle(), onnxruntime=onnxruntime)
     assert backends.open_backend(exported, "auto", 1, "fp32", "gpu").name == "paddle"
@@ -148,8 +164,28 @@ def test_onnx_runtime_uses_cuda_without_tf32_after_paddle(libraries, exported):
     assert backends.open_backend(exported, "auto", 1, "fp32", "gpu").name == "onnx"
 
 
+def test_the_file_for_cards_is_asked_first_and_in_parts_of_what_fits(libraries, exported):
+    exported = replace(exported, files={**exported.files, "model.gpu.onnx": ""})
+    onnxruntime = fake_onnxruntime([CUDA_PROVIDER, CPU], room=10)
+    libraries(paddle=fake_paddle(), onnxruntime=onnxruntime)
+    backend = backends.open_backend(exported, "auto", 1, "fp32", "gpu")
+    assert (backend.name, backend.precision) == (GPU, "fp16")
+    ids = np.arange(35).reshape(7, 5)
+    assert backend.logits(ids, ids).ravel().tolist() == ids[:, 0].tolist()
+    assert onnxruntime.asked == [7, 3, 1, 2, 4, 2, 2]
+    with pytest.raises(MachineError, match="gpu:0, by CUDA: no memory for 1 row of 11 tokens; stop what"):
+        backend.logits(np.zeros((2, 11), np.int64), np.zeros((2, 11), np.int64))
+
+
+def test_two_builds_of_onnx_runtime_are_refused(libraries, exported, monkeypatch):
+    libraries(onnxruntime=fake_onnxruntime([CUDA_PROVIDER, CPU]))
+    monkeypatch.setattr(backends, "version_of", lambda package: "1.31.1")
+    with pytest.raises(InputError, match="lie over each other; pip uninstall -y onnxruntime onnxruntime-gpu"):
+        backends.open_backend(exported, "onnx", 1, "fp32", "gpu")
+
+
 @pytest.mark.parametrize("name, precision, available, message", [
-    ("onnx", "fp32", [CPU], "has no CUDA; pip uninstall onnxruntime && pip install onnxruntime-gpu==1"),
+    ("onnx", "fp32", [CPU], "has no CUDA; pip uninstall -y onnxruntime, then pip install"),
     ("onnx", "fp16", [CUDA_PROVIDER], "precision fp16 is for backend paddle, not onnx; use precision"),
     ("onnx-int8", "fp32", [CUDA_PROVIDER], "int8 runs on the CPU; use backend paddle, or device cpu"),
     ("auto", "fp32", [CPU], "precision fp32; pip uninstall .* && pip install .*, or pass device cpu"),
@@ -178,7 +214,7 @@ def test_what_cannot_run_on_a_gpu_is_refused(libraries, exported):
     with pytest.raises(InputError, match="no model for paddle; precision fp16 takes one; export it with"):
         backends.open_backend(onnx_only, "paddle", 1, "fp16", "gpu")
     libraries(onnxruntime=fake_onnxruntime([CUDA_PROVIDER, CPU], started=[CPU]))
-    with pytest.raises(InputError, match="device gpu: ONNX Runtime could not start CUDA, .*; install them"):
+    with pytest.raises(InputError, match="could not start CUDA there; libcudart.so.99, .* is missing: pip"):
         backends.open_backend(exported, "onnx", 1, "fp32", "gpu")
 
 

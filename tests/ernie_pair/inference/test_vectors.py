@@ -20,6 +20,7 @@ from ernie_pair.inference.embedder import (
     check_vectors,
     unit_rows,
 )
+from ernie_pair.inference.token_rows import BatchRules
 from ernie_pair.inference.vector_files import (
     DTYPES,
     SCALES_FILE,
@@ -76,14 +77,15 @@ def test_each_text_has_the_vector_of_its_own_tokens(dim, is_unit):
     assert embedder_of(settings).dim == 8 and EmbedderOptions().max_seq_len == EmbedderOptions().threads == 0
 
 
-@pytest.mark.parametrize("layer", [None, "a trained encoder"])
-def test_only_what_is_exported_computes_few_tokens_at_once(monkeypatch, layer):
-    monkeypatch.setattr("ernie_pair.inference.embedder.MAX_TOKENS", 30)
-    sizes = []
-    found = embedder_of(forward=lambda ids, types: (sizes.append(ids.size), TABLE[ids[:, 1]])[1])
-    found.model = found.model._replace(layer=layer)
-    found.embed(TEXTS)
-    assert len(sizes) == -(-len(TEXTS) // 7) if layer else max(sizes) <= 30
+def test_batches_are_of_the_size_that_suits_the_model():
+    sizes = {}
+    for rules in (BatchRules(), BatchRules(30), BatchRules(rows=len(TEXTS))):
+        asked = sizes[rules] = []
+        found = embedder_of(forward=lambda ids, types: (asked.append(ids.size), TABLE[ids[:, 1]])[1])  # noqa: B023
+        found.model = found.model._replace(rules=rules)
+        found.embed(TEXTS)
+    plain, few, many = sizes.values()
+    assert len(plain) == -(-len(TEXTS) // 7) and max(few) <= 30 and len(many) == 1
 
 
 @pytest.mark.parametrize("is_unit", [True, False])

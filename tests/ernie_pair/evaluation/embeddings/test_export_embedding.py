@@ -152,10 +152,23 @@ def test_invalid_exports_and_options_are_refused(folder, tmp_path, capfd):
     (tmp_path / "bare" / "export.json").write_text("{}")
     with pytest.raises(InputError, match="an exported model of pairs, .* as model_path .*/bare to serve"):
         open_embedder(bare)
-    with pytest.raises(InputError, match="which runs on a CPU"):
+    with pytest.raises(InputError, match="device gpu: this ONNX Runtime has no CUDA; pip uninstall"):
         open_embedder(folder / "ship", "gpu")
+    with pytest.raises(InputError, match="make other vectors each; export a folder for each"):
+        ExportEmbeddingConfig("model", "ship", quantize="int8", format="onnx-gpu")
     with pytest.raises(InputError, match="its vectors would be others"):
         open_embedder(folder / "ship", options=EmbedderOptions(pooling="cls"))
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max", "lasttoken"])
+def test_a_file_for_cards_is_judged_by_what_a_cpu_has_of_it(tmp_path, pooling):
+    model = write_embedding(tmp_path / "model", pooling=pooling)
+    export_embedding(ExportEmbeddingConfig(str(model), str(tmp_path / "ship"), format="onnx-gpu"))
+    facts = json.loads((tmp_path / "ship" / "embedding.json").read_text())
+    assert facts["parity"]["onnx-gpu"] < 1e-5 and facts["fp16"]["least_cosine"] > 0.9999
+    trained, exported = (open_embedder(tmp_path / name) for name in ("model", "ship"))
+    assert exported.backend == "onnx" and exported.fingerprint == trained.fingerprint
+    assert "model.gpu.onnx" in exported.settings.files
 
 
 def test_a_command_shows_no_warnings_of_paddles_own_code(folder, tmp_path):
