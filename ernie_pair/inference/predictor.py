@@ -187,7 +187,7 @@ class PairPredictor(PairScorer):
     classes, the probability at or above which a pair is of class 1; None: the exported threshold if there is
     one, otherwise the more probable class. ``symmetric``: average scores (a, b) and (b, a), see
     `pair_symmetry`, none only (a, b), auto as exported. ``precision``: fp32, bf16 or fp16, and ``device``:
-    cpu, gpu or gpu:N, see ``open_backend``. Raises an ErniePairError if the folder cannot be used with these options.
+    cpu, gpu or gpu:N, see ``open_backend``. Raises an ErniePairError if the folder cannot be used with these.
     """
 
     def __init__(
