@@ -164,7 +164,7 @@ def test_onnx_runtime_uses_cuda_without_tf32_after_paddle(libraries, exported):
     assert backends.open_backend(exported, "auto", 1, "fp32", "gpu").name == "onnx"
 
 
-def test_the_file_for_cards_is_asked_first_and_in_parts_of_what_fits(libraries, exported):
+def test_the_file_for_cards_is_asked_in_parts_that_fit(libraries, exported):
     exported = replace(exported, files={**exported.files, "model.gpu.onnx": ""})
     onnxruntime = fake_onnxruntime([CUDA_PROVIDER, CPU], room=10)
     libraries(paddle=fake_paddle(), onnxruntime=onnxruntime)
