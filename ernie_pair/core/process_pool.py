@@ -268,14 +268,14 @@ class ReadAhead:
     have come. Nobody needs to know how far the thread is: a run resumes from the samples that were trained.
     """
 
-    def __init__(self, items: Iterable[List], place: Callable[[List], List]):
+    def __init__(self, items: Iterable[List], place: Callable[[List], Any]):
         self._items, self._place = iter(items), place
         # (an item, None), or in place of one (None, the error that ends them); (None, None) is the end.
         self._ready: queue.Queue[Tuple[Any, Optional[BaseException]]] = queue.Queue(maxsize=1)
         self._left = threading.Event()
         self._thread = threading.Thread(target=self._work, name="read ahead", daemon=True)
 
-    def __enter__(self) -> Iterator[List]:
+    def __enter__(self) -> Iterator[Any]:
         return self._iterate()
 
     def __exit__(self, *reason) -> None:
@@ -286,7 +286,7 @@ class ReadAhead:
         if close is not None and not self._thread.is_alive():
             close()  # of a generator: its loader processes end
 
-    def _iterate(self) -> Iterator[List]:
+    def _iterate(self) -> Iterator[Any]:
         for first in self._items:
             placed = self._place(first)
             self._thread.start()
@@ -311,7 +311,7 @@ class ReadAhead:
         except BaseException as error:  # it is the training's to raise
             self._put_unless_left(None, error)
 
-    def _put_unless_left(self, item: Optional[List], error: Optional[BaseException] = None) -> bool:
+    def _put_unless_left(self, item: Any, error: Optional[BaseException] = None) -> bool:
         """Wait for room; return whether anybody still wants it."""
         while not self._left.is_set():
             try:

@@ -18,6 +18,7 @@ from ernie_pair.inference.backends import OnnxBackend
 from ernie_pair.inference.exported_model import GPU, INT8_FILES, ExportedModel
 from ernie_pair.inference.token_rows import (
     BatchRules,
+    EncodedPairs,
     encode_single_texts,
     evaluation_batches,
     open_tokenizer,
@@ -129,6 +130,10 @@ class TextEmbedder:
         vectors, regardless of earlier calls. Raises InputError for an item that is not a text, NumbersError
         for a vector that is not finite or is zero.
         """
+        return self.vectors_of(self.encode(texts, prompt))
+
+    def encode(self, texts: Iterable[str], prompt: Optional[str] = None) -> EncodedPairs:
+        """Return ``texts`` as token ids, for `vectors_of`; a thread of its own may do so. See `embed`."""
         texts = texts if isinstance(texts, str) else list(texts)  # an iterator can be read once
         if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
             raise InputError("texts must be a list of texts; put a single one into a list")
@@ -137,6 +142,10 @@ class TextEmbedder:
         read = self.settings.texts_read(texts, prompt)
         rows = encode_single_texts(read, self.model.tokenizer, self.max_seq_len)
         self.num_cut += rows.num_cut
+        return rows
+
+    def vectors_of(self, rows: EncodedPairs) -> np.ndarray:
+        """Return the vectors of texts as token ids, float32 [N, D]. Raises NumbersError as `embed`."""
         vectors = np.zeros((len(rows), self.dim), dtype=np.float32)
         for picked in evaluation_batches(rows.lengths, self.batch_size, self.model.rules):
             batch = rows.batch(picked)

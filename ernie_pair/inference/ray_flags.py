@@ -36,7 +36,7 @@ class RayFlags(Options):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.engine == "ray" and getattr(self, "device", "") == "gpu":
+        if self.engine == "ray" and getattr(self, "device", "").startswith("gpu"):
             raise InputError("--engine ray computes on CPUs; pass --device cpu, or --engine local")
 
     def check_ray(self) -> None:

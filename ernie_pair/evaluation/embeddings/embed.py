@@ -2,11 +2,12 @@
 
 import logging
 import os
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.core.files.atomic_folder import MADE, check_replaceable
 from ernie_pair.core.files.json_file import shown, write_json
 from ernie_pair.core.files.results import Results, files_of, settings_of
+from ernie_pair.core.process_pool import ReadAhead
 from ernie_pair.core.progress import CountProgress
 from ernie_pair.embeddings.embed_config import EmbedConfig
 from ernie_pair.embeddings.open_embedder import log_drift, open_embedder
@@ -95,7 +97,7 @@ def vectors_of_file(config: EmbedConfig) -> np.ndarray:
     config.check_ray()
     _count_texts(config)
     embedder = open_embedder(*_opened_by(config))
-    return np.concatenate(list(_pieces(config, embedder, TextEmbedder.embed, 0)))
+    return np.concatenate(list(_pieces(config, embedder, np.asarray, 0)))
 
 
 def _with_folder(config: EmbedConfig) -> EmbedConfig:
@@ -141,24 +143,36 @@ def _write(config: EmbedConfig, embedder: TextEmbedder, writer: VectorWriter) ->
     count, done = writer.count, min(writer.done * PIECE, writer.count)
     if writer.done:
         logger.info("an earlier run has left %d of %d vectors: continuing", done, count)
-    with CountProgress(count - done, "text") as progress:
-        for packed in _pieces(config, embedder, partial(_packed, dtype=config.dtype), done):
-            writer.append(packed)
+    with CountProgress(count - done, "text") as progress, ThreadPoolExecutor(1) as pool:
+        before: Optional[Future] = None
+        for packed in _pieces(config, embedder, partial(pack_vectors, dtype=config.dtype), done):
+            written = pool.submit(writer.append, packed)
+            if before is not None:
+                before.result()
+            before = written
             progress.advance(len(packed[VECTORS_FILE]))
+        if before is not None:
+            before.result()
 
 
-def _pieces(config: EmbedConfig, embedder: TextEmbedder, ask: Callable, done: int) -> Iterator[Any]:
-    """Yield what ``ask`` makes of the embedder and each piece of the texts from ``done`` on."""
-    maker: Callable[[List[str]], Any] = partial(ask, embedder)
+def _pieces(config: EmbedConfig, embedder: TextEmbedder, make: Callable, done: int) -> Iterator[Any]:
+    """Yield what ``make`` makes of the vectors of each piece of the texts from ``done`` on.
+
+    Here a thread reads and encodes the next piece while one is computed.
+    """
+    texts = islice((row.text for row in _rows_of(config)), done, None)
+    pieces = iter(lambda: list(islice(texts, PIECE)), [])
     if config.engine == "ray":
         opened_by, folder = _opened_by(config), config.model_path
-        maker = RayModel(open_embedder, opened_by, folder, embedder.identity, ask)
-    texts = islice((row.text for row in _rows_of(config)), done, None)
-    yield from config.mapped(maker, iter(lambda: list(islice(texts, PIECE)), []))
+        ask = RayModel(open_embedder, opened_by, folder, embedder.identity, partial(_ask, make=make))
+        yield from config.mapped(ask, pieces)
+        return
+    with ReadAhead(pieces, embedder.encode) as encoded:
+        yield from (make(embedder.vectors_of(rows)) for rows in encoded)
 
 
-def _packed(embedder: TextEmbedder, texts: List[str], dtype: str) -> Dict[str, np.ndarray]:
-    return pack_vectors(embedder.embed(texts), dtype)
+def _ask(embedder: TextEmbedder, texts: List[str], make: Callable) -> Any:
+    return make(embedder.embed(texts))
 
 
 def _about(config: EmbedConfig, embedder: TextEmbedder, writer: VectorWriter, sha256: str) -> dict:

@@ -112,7 +112,7 @@ def test_a_killed_run_resumes_to_identical_bytes(folder, tmp_path, small_pieces,
     assert (tmp_path / "cut.part" / "vectors.npy").is_file() and not (tmp_path / "cut").exists()
     asked, pack = [], embedding.pack_vectors
     monkeypatch.setattr(
-        embedding, "pack_vectors", lambda rows, kind: asked.append(len(rows)) or pack(rows, kind)
+        embedding, "pack_vectors", lambda rows, dtype: asked.append(len(rows)) or pack(rows, dtype)
     )
     embed(config_of(folder, tmp_path / "cut", dtype=dtype))
     assert sum(asked) == COUNT - 3 * PIECE
@@ -127,11 +127,11 @@ def failing_after(monkeypatch, pieces):
     """The machine fails after this many pieces."""
     pack, made = embedding.pack_vectors, []
 
-    def fail(rows, kind):
+    def fail(rows, dtype):
         if len(made) == pieces:
             raise MachineError("the machine failed")
         made.append(1)
-        return pack(rows, kind)
+        return pack(rows, dtype)
 
     with monkeypatch.context() as patch, pytest.raises(MachineError, match="the machine failed"):
         patch.setattr(embedding, "pack_vectors", fail)
