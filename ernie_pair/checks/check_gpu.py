@@ -1,11 +1,9 @@
 """`ernie-pair check --gpu`: a table of checks of a device, and a report of them as JSON and as a page.
 
-A row says what is measured by commands of the package, each run once and in a process of its own, and what
-must hold of it: as close to the CPU as this, or faster. The report has the machine, the "first_failure" and
-the "checks", whose verdict is passed, failed or needs ("said": what is missing here).
+A row says what is measured by commands of the package, each run once in a process of its own, and what must
+hold of it. A verdict is passed, failed or needs ("said": what is missing here).
 """
 
-import contextlib
 import getpass
 import os
 import re
@@ -15,10 +13,11 @@ import socket
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any, Callable, Literal, Optional, Sequence
+from typing import Any, Callable, Optional, Sequence
 
 import numpy as np
 
@@ -31,15 +30,16 @@ from ernie_pair.core.cli.options import (
     data_option,
     evaluation_option,
     names_in,
-    speed_option,
 )
 from ernie_pair.core.errors import ErniePairError, InputError, MachineError, NumbersError, Stopped, message_of
 from ernie_pair.core.files.atomic_files import published
 from ernie_pair.core.files.json_file import read_json_object, write_json
 from ernie_pair.core.files.results import check_absent
+from ernie_pair.core.installation import ask_driver, version_of
+from ernie_pair.inference.exported_model import GPU
 from ernie_pair.report.page import Table, format_cell, page_of_tables
-from ernie_pair.runtime.device import default_device
-from ernie_pair.runtime.gpu import MIN_CAPABILITY, Finding, run_check
+from ernie_pair.runtime.device import DeviceFlag
+from ernie_pair.runtime.gpu import MIN_CAPABILITY, Finding, installed_build, run_check
 from ernie_pair.runtime.processes.child_command import BrokenRunError, run_child, words_of
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.training.run_log import read_all_events
@@ -47,6 +47,7 @@ from ernie_pair.training.run_log import read_all_events
 Flags = dict[str, Any]
 Figures = dict[str, Any]  # name: a number, or words
 
+PADDLE, ONNX = "Paddle", "ONNX Runtime"
 SECONDS = 600.0  # that a command may take
 VOCABULARY = 18_000  # tokens, as in ERNIE 1.0: they determine the cost of the masked-token head
 EVERY_STEP: Flags = {"logging_freq": 1, "eval_freq": 10**6, "checkpoint_steps": 10**6}
@@ -60,10 +61,12 @@ MEASURED = ("samples_per_second", "tokens_per_second", "tera_flops_per_second", 
 class Bench:
     """The folder of a check of ``device``, with ``gpus`` cards: its sample, models and runs, made when asked.
 
-    Whatever is asked for raises the error of the command that makes it.
+    ``lacks``: which of PADDLE and ONNX are no builds for GPUs; without Paddle's, what is not exported runs
+    on the CPU. Whatever is asked for raises the error of the command that makes it.
     """
 
-    def __init__(self, folder: Path, device: str, quick: bool = False, gpus: int = 0):
+    def __init__(self, folder: Path, device: str, quick: bool = False, gpus: int = 0, lacks: Any = ()):
+        self.lacks, device = lacks, "cpu" if PADDLE in lacks else device
         self.folder, self.device, self.gpus, self.steps = folder, device, gpus, 20 if quick else 60
         documents, pairs = (80, 180) if quick else (300, 3600)
         self.recipe = SampleRecipe(folder, "cpu", documents=documents, pairs=pairs)
@@ -112,13 +115,14 @@ class Bench:
         return self.folder / name
 
     def model(self, kind: str) -> Path:
-        """Return a model of pairs, from converted weights: its run, or exported for Paddle and for ONNX."""
+        """Return a model of pairs, from converted weights: trained, exported, or for GPUs in a precision."""
         static, dynamic = self.train("pretrain") / LAST / "static_vars", self.folder / "dynamic"
         self.run("convert", static_model_path=static, output_dir=dynamic)
-        trained, exported = self.train("train", dynamic), self.folder / "exported"
+        trained, exported = self.train("train", dynamic), self.folder / kind
         if kind == "trained":
             return trained
-        self.run("export", model_path=trained, output_dir=exported, format="both")
+        how: Flags = {"format": "both"} if kind == "exported" else {"format": GPU, "precision": kind}
+        self.run("export", model_path=trained, output_dir=exported, **how)
         return exported
 
 
@@ -230,7 +234,8 @@ def compare(found: Any, wanted: Any, most: Optional[float]) -> Figures:
 class Check:
     """A row of the table: what ``measure`` returns holds beside ``against``, called ``other``; see `compare`.
 
-    It needs ``gpus`` that support ``dtype``; ``is_long``: --quick leaves it out. The rest is what came of it.
+    It needs ``gpus`` of ``dtype`` and ``library``'s build for them; ``is_long``: --quick leaves it out. The
+    rest is what came of it.
     """
 
     group: str
@@ -242,6 +247,7 @@ class Check:
     gpus: int = 0
     dtype: str = "float32"
     is_long: bool = False
+    library: str = PADDLE
     verdict: str = ""
     said: str = ""
     seconds: float = 0.0
@@ -257,7 +263,7 @@ class Check:
 
     def make(self, bench: Bench, cards: Sequence[Figures]) -> None:
         """Measure and compare on a machine with ``cards``, unless it lacks some."""
-        lacks, began = self._lacks(cards), time.monotonic()
+        lacks, began = self._lacks(cards, bench.lacks), time.monotonic()
         if lacks:
             self.verdict, self.said = "needs", f"needs {lacks}"
             return
@@ -273,9 +279,11 @@ class Check:
             self.error = kind(self.said)
         self.seconds = round(time.monotonic() - began, 1)
 
-    def _lacks(self, cards: Sequence[Figures]) -> str:
+    def _lacks(self, cards: Sequence[Figures], builds: Sequence[str]) -> str:
         if len(cards) < self.gpus:
             return "two GPUs" if self.gpus > 1 else "a GPU"
+        if self.gpus and self.library in builds:
+            return f"{self.library} for GPUs"
         least = MIN_CAPABILITY[self.dtype]
         is_old = any(tuple(card["capability"]) < least for card in cards[: self.gpus])
         return f"a newer GPU, with {self.dtype}" if is_old else ""
@@ -334,6 +342,9 @@ def checks() -> list[Check]:
         found = probabilities("exported", **cpu, backend=backend)
         rows.append(Check("models", f"exported, {backend}, CPU", found, SAME, "the trained one", answers))
     for precision, (most, dtype) in HALF.items():
+        found = probabilities(precision, device="gpu", backend=GPU)
+        name = f"exported for GPUs, {precision}"
+        rows.append(Check("models", name, found, most, "the CPU", answers, 1, dtype, library=ONNX))
         for kind, where in (("trained", {}), ("exported", {"backend": "paddle"})):
             found = probabilities(kind, **where, precision=precision)
             rows.append(Check("models", f"{kind}, {precision}", found, most, "the CPU", answers, 1, dtype))
@@ -355,7 +366,7 @@ _ADDRESS = re.compile(r"(?<!==)\b\d{1,3}(?:\.\d{1,3}){3}\b(?::\d+)?|\b[\w.+-]+@[
 def hide_private(text: str) -> str:
     """Return ``text`` without folders, without names of the user and of the host, and without addresses."""
     host, user = socket.gethostname(), ""
-    with contextlib.suppress(KeyError, OSError):  # a container may have no user
+    with suppress(KeyError, OSError):  # a container may have no user
         user = getpass.getuser()
     text = _ADDRESS.sub("<address>", _PATH.sub(r".../\1", text))
     for name, shown in ((host, "<host>"), (host.partition(".")[0], "<host>"), (user, "<user>")):
@@ -365,7 +376,7 @@ def hide_private(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class CheckGpuConfig(OverwriteFlag):
+class CheckGpuConfig(DeviceFlag, OverwriteFlag):
     """Check a GPU from its libraries to the speed of a base model, and write a report to attach.
 
     With --device cpu only the checks that need no GPU are run; the others report what they need.
@@ -376,7 +387,6 @@ class CheckGpuConfig(OverwriteFlag):
     output_file: str = data_option(
         "gpu.json", help="FILE.json for the results; a report page is written to FILE.html", writes="FILE"
     )
-    device: Literal["cpu", "gpu"] = speed_option(default_device(), help="device to check")
     only: str = evaluation_option("", help=f"checks to run: some of {','.join(GROUPS)}; empty: all")
     quick: bool = evaluation_option(False, help="fewer checks and shorter runs")
 
@@ -394,12 +404,17 @@ def check_gpu(config: CheckGpuConfig) -> None:
     check_absent([results, page], config.overwrite)
     groups = names_in(config.only) or GROUPS
     rows = [row for row in checks() if row.group in groups and not (config.quick and row.is_long)]
-    found = run_check("cards", 0, SECONDS) if config.device == "gpu" else Finding([], {"cards": []})
+    build, found = installed_build(), Finding([], {"cards": []})
+    has_gpus = {PADDLE: build is not None and build.cuda, ONNX: version_of("onnxruntime-gpu")}
+    lacks = [library for library, has in has_gpus.items() if not has]
+    if config.device == "gpu":
+        by_driver = Finding([], {"cards": [{"capability": ask_driver()[1]}]})
+        found = by_driver if lacks == [PADDLE] else run_check("cards", 0, SECONDS)
     if found.faults:
         raise MachineError(found.faults[0])
     cards = found.facts["cards"]
     with StopSignals(), tempfile.TemporaryDirectory(prefix="ernie-pair-check-gpu-") as folder:
-        bench = Bench(Path(folder), config.device, config.quick, len(cards))
+        bench = Bench(Path(folder), config.device, config.quick, len(cards), lacks)
         try:
             for row in rows:
                 row.make(bench, cards)

@@ -94,7 +94,20 @@ def test_every_check_passes_on_two_good_gpus(bench, tmp_path):
     assert flags >= {(False, "auto", False), (True, "bfloat16", False), (True, "float16", True)}
     assert {c.max_seq_len for c in runs if "-base-" in c.output_dir} == {128, 512}
     halves = [c.precision for words, c in bench.calls if words[0] == "predict" and c.device == "gpu"]
-    assert sorted(halves) == ["bf16", "bf16", "fp16", "fp16", "fp32", "fp32"]
+    assert sorted(halves) == ["bf16", "bf16", "fp16", "fp16", *["fp32"] * 5]
+    exports = {(c.format, c.precision) for words, c in bench.calls if words[0] == "export"}
+    assert exports == {("both", "auto"), *(("onnx-gpu", name) for name in ("fp16", "bf16", "fp32"))}
+
+
+def test_without_paddle_for_gpus_exported_models_are_checked(bench, tmp_path):
+    rows, asked = checks(), bench(tmp_path, "gpu", gpus=1, lacks=["Paddle"])
+    for row in rows:
+        row.make(asked, [AMPERE])
+    made = {row.name for row in rows if row.gpus and row.verdict == "passed"}
+    assert made == {f"exported for GPUs, {name}" for name in ("fp16", "bf16", "fp32")}
+    assert {row.said for row in rows if row.gpus == 1} == {"", "needs Paddle for GPUs"}
+    on_gpu = [words[0] for words, config in bench.calls if getattr(config, "device", "cpu") == "gpu"]
+    assert on_gpu == ["predict"] * 3
 
 
 @pytest.mark.parametrize("card, without", [(VOLTA, {"bf16"}), (PASCAL, {"bf16", "fp16"})])
