@@ -20,10 +20,10 @@ PACKAGES = ("data_tools", "ernie_pair")
 OPTIONS = "ernie_pair/core/cli/"  # which flags there are is known there
 KERNELS = "ernie_pair/kernels/library.py"  # the first call into it from a model is its first layer
 LIMITS = {  # what is counted: at most, aim
-    "lines of data_tools and ernie_pair": (61_477, 42_000),
+    "lines of data_tools and ernie_pair": (61_990, 42_000),
     "lines of scripts": (5_105, 3_500),
-    "lines of tests": (59_526, 36_000),
-    "files of the package": (279, 200),
+    "lines of tests": (59_840, 36_000),
+    "files of the package": (280, 200),
     "lists of flag names outside options": (0, 0),
     "flags, distinct": (284, 200),
     "flags of train": (78, 50),

@@ -260,8 +260,7 @@ def _fill(draft: Path, config: ExportFlags, source: Source, judging: Optional[Ju
     threads, differences = cpu_threads(), {}
     message = "largest difference of %-6s from the trained model %.3g, in %d batches"
     for name in config.backends:
-        if name == GPU:
-            assert for_gpu is not None
+        if for_gpu is not None and name == GPU:
             differences[name] = for_gpu.difference(batches, expected, threads)
         else:
             differences[name] = largest_difference(open_backend(exported, name, threads), batches, expected)
