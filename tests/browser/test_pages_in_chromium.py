@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import requests
-from browser import LOOKS, PHONE, Look
+from browser import CHECKS, LOOKS, PHONE, Look
 from fake_predictor import Model
-from made_up_answers import answers_of, config_of
+from made_up_answers import answers_of, config_of, ranking_answers, scored
 from places import ROOT
 from run_files import write_pair_run
 from tiny_pair import write_pairs, write_rows
@@ -24,7 +24,9 @@ from waiting import free_port
 
 from data_tools.audit_text import AuditConfig, audit_text
 from ernie_pair import index
-from ernie_pair.evaluation.evaluation import evaluate_classes
+from ernie_pair.checkpoint.manifest import TrainState
+from ernie_pair.checks.pipeline_inputs import TRAIN
+from ernie_pair.evaluation.evaluation import evaluate_classes, evaluate_ranking, evaluate_scores
 from ernie_pair.evaluation.evaluation_report import FILES, write_report
 from ernie_pair.experiments.compare_models import FILES as MODEL_FILES
 from ernie_pair.experiments.compare_models import write_table
@@ -33,19 +35,23 @@ from ernie_pair.experiments.compare_starts import compare, write_comparison
 from ernie_pair.inference.exported_model import ExportedModel
 from ernie_pair.inference.scores import Prediction
 from ernie_pair.pairs.audit.audit_pairs import AuditPairsConfig, audit_pairs
+from ernie_pair.pairs.data.label_checks import OF_THESE
 from ernie_pair.report.page import Origin, render_page
 from ernie_pair.report.plot_runs import PlotConfig, group_of, open_runs, plot
 from ernie_pair.retrieval.index_folder import keep_verdict, open_index_folder
 from ernie_pair.retrieval.searcher import TextRecall
+from ernie_pair.training.best_model import BestModel
 
 pytestmark = pytest.mark.browser
 
-NAMES = ("runs", "report", "models", "starts", "pipeline")
+GROUND = "return getComputedStyle(document.body).backgroundColor"
+NAMES = ("runs", "report", "scores", "ranks", "models", "starts", "pipeline")
 VERDICT = (
     "it is better than counting shared characters: accuracy 0.9000 (95 %: 0.8800 to 0.9200) on 60 test pairs "
     "at threshold 0.5000; counting shared characters reaches 0.7000"
 )
 LINE = "ernie-pair train --train_file=pairs/train.jsonl --output_dir=a/folder/with/a/name/that/is/long"
+TITLE = "From text and pairs to m"
 USE = ["model", "report", "serve     ernie-pair serve --model_path out", "ask       curl -s localhost:8000"]
 PLAN = SimpleNamespace(  # what the page of a pipeline asks of it
     verdict=f"{VERDICT}; serve it: ernie-pair serve --model_path out/exported",
@@ -75,20 +81,27 @@ def runs(folder):
 def pages(folder, runs):
     plot(PlotConfig([str(run) for run in runs], str(folder / "runs.html")))
     answers = answers_of()._replace(names=("不同", "相同"))
+    answers = answers._replace(pairs=answers.pairs.changed(path="test.tsv"))
     made = Origin({"batch_size": 64, "worst_rows": 10}, "# A sentence-pair classifier\n\n- base model: m\n")
     report = [folder / name for name in FILES]
     evaluation = {**evaluate_classes(answers, config_of()), "shared_characters": {"accuracy": 0.7}}
-    evaluation["shared_characters"]["thresholds_of"] = "the best of these pairs"
+    evaluation["shared_characters"]["thresholds_of"] = OF_THESE
     evaluation["verdict"] = VERDICT
     origins = {answers.pairs.where(0): "all.csv:77"}
     write_report(report, evaluation, answers, 50, made=made, origins=origins)
+    others = {"scores": scored(np.arange(60) % 6 / 2), "ranks": ranking_answers()}
+    for (name, each), evaluate in zip(others.items(), (evaluate_scores, evaluate_ranking)):
+        drafts = [folder / f"{name}{Path(file).suffix}" for file in FILES]
+        write_report(drafts, evaluate(each, config_of()), each, 50)
     PLAN.evaluation = evaluation
-    step = {"title": "train", "decided": "3 epochs", "commands": [LINE], "time": "0:00:05"}
+    decided = "3 epochs of batches of 32, rate 0.0003"
+    step = {"title": TRAIN, "decided": decided, "commands": [LINE], "time": "0:00:05"}
     groups = [group_of(open_runs([str(runs[0])]), [], "Fine-tuning")]
-    shown = {"title": "Pipeline", "plan": PLAN, "steps": [step], "time": "0:00:05", "groups": groups}
-    shown["search"] = None
+    shown = {"plan": PLAN, "search": None, "steps": [step], "time": "0:00:05", "groups": groups}
     template = ROOT / "ernie_pair" / "checks" / "pipeline.html"
-    (folder / "pipeline.html").write_text(render_page(template, **shown, made=made), encoding="utf-8")
+    (folder / "pipeline.html").write_text(
+        render_page(template, title=TITLE, **shown, made=made), encoding="utf-8"
+    )
     models = [{**MODEL, "name": name, "pairs_per_second": speed} for name, speed in zip("abc", (9, 100, 20))]
     content = {"rows": 60, "input_file": "test.tsv", "threads": 2, "models": models}
     write_table([folder / name for name in MODEL_FILES], content)
@@ -109,7 +122,9 @@ def test_pages_are_legible_and_make_no_network_requests(browser, pages, name, lo
     assert browser.errors() == [] and browser.asked() == []
     assert browser.overflow() <= 0 and browser.pale_texts() == [] and browser.covering_legends() == []
     assert browser.run("return [...document.images].every((i) => i.complete && i.naturalWidth > 0)")
-    assert browser.run("return matchMedia('(prefers-color-scheme: dark)').matches") == (look.theme == "dark")
+    assert browser.run(GROUND) == ("rgb(11, 18, 32)" if look.theme == "dark" else "rgb(248, 250, 252)")
+    inverted = "return [...document.images].every((i) => getComputedStyle(i).filter.includes('invert'))"
+    assert browser.run(inverted) == (look.theme == "dark") or name == "models"  # which has no picture
 
 
 # For each table: is it wider than its container, and is its last cell visible after scrolling to the end?
@@ -133,15 +148,6 @@ def test_a_wide_table_scrolls_inside_its_own_container(browser, pages, name, the
     assert all(table["seen"] and table["page"] == 0 for table in tables)
     assert all(table["wide"] and table["shaded"] for table in tables if table["hidden"])
     assert any(table["hidden"] for table in tables) or name in ("models", "pipeline")
-
-
-def test_dark_theme_applies_to_the_page_and_its_charts(browser, pages):
-    brightness = "return getComputedStyle(document.body).backgroundColor"
-    browser.open(pages["report"])
-    light = browser.run(brightness)
-    browser.open(pages["report"], Look(theme="dark"))
-    assert browser.run(brightness) != light
-    assert "invert" in browser.run("return getComputedStyle(document.images[0]).filter")
 
 
 COLUMN = (
@@ -226,6 +232,13 @@ def test_pages_show_what_was_measured_and_how(browser, pages, name):
         assert len(set(browser.run(swatches))) == 2
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_says_in_chinese_all_but_names(browser, pages, name):
+    browser.open(f"{pages[name].as_uri()}?lang=zh-CN")
+    assert browser.run(f"{CHECKS} return englishTexts()") == []
+    assert browser.errors() == [] and "undefined" not in browser.text()
+
+
 @contextmanager
 def serving(model, embedder=None, key="", texts=None):
     """The address of the service, which serves ``model`` and ``embedder``, and searches ``texts``."""
@@ -282,17 +295,23 @@ document.getElementById("rank").click();
 
 
 CHINESE = (
-    "好于只数相同的字：准确率 0.9000（95 %：0.8800 到 0.9200），60 条测试句对，阈值 0.5000；只数相同的字是 0.7000",  # noqa: E501
-    *("注意：few pairs。", "1：两句匹配", "概率达到 25.00%"),
+    "好于字重合基线：准确率 0.9000（95 %：0.8800 到 0.9200），60 条测试句对，阈值 0.5000；字重合基线是 0.7000",  # noqa: E501
+    *("1：两句匹配", "概率达到 25.00%"),
 )
+AT_START = "注意：最好的 accuracy 是第 0 步的 0.5900：训练没有改进初始模型。"
+LATER = "注意：最好的 accuracy 是 0.5900，不高于字重合基线的 0.6200：除了相同的字，模型没有学到别的。"
+ENGLISH = (VERDICT, "Caution: the best accuracy, 0.5900, is that of step 0", "1: the texts match")
 
 
-@pytest.mark.parametrize("lang, words", [
-    ("zh-CN", CHINESE), ("en-US", (VERDICT, "Caution: few pairs.", "1: the texts match")),
+@pytest.mark.parametrize("lang, step, words", [
+    ("zh-CN", 0, (*CHINESE, AT_START)), ("zh-CN", 9, (LATER,)), ("en-US", 0, ENGLISH),
 ])  # fmt: skip
-def test_the_page_says_in_two_languages_what_the_model_is_worth(browser, lang, words):
+def test_the_page_says_in_two_languages_what_the_model_is_worth(browser, lang, step, words):
     model, agent = Model(), browser.run("return navigator.userAgent")
-    model.exported = replace(model.exported, labels=("0", "1"), verdict=VERDICT, learned_nothing="few pairs")
+    best = BestModel(Path(), baseline=0.62)
+    best.improves(TrainState(step=step), {"accuracy": 0.59})
+    told = {"verdict": VERDICT, "learned_nothing": best.learned_nothing}
+    model.exported = replace(model.exported, labels=("0", "1"), **told)
     spoken = {"userAgent": agent, "acceptLanguage": lang}
     browser.driver.execute_cdp_cmd("Emulation.setUserAgentOverride", spoken)
     with serving(model) as address:
@@ -372,7 +391,7 @@ FOUND_IN_CHINESE = (
     (f"both is not clearly better than BM25 alone (50.0%, 80.0%, mrr 0.600): {FOUND}",
      f"both 不明显好于单用 BM25（50.0%、80.0%、mrr 0.600）：{FOUND_IN_CHINESE}"),
     (f"vectors is worse than BM25 alone (50.0%, 80.0%, mrr 0.600): {FOUND}",
-     f"vectors 不如单用 BM25（50.0%, 80.0%, mrr 0.600）：{FOUND_IN_CHINESE}"),
+     f"vectors 不如单用 BM25（50.0%、80.0%、mrr 0.600）：{FOUND_IN_CHINESE}"),
 ])  # fmt: skip
 def test_the_page_says_what_a_search_is_worth(browser, tmp_path, said, shown):
     faq = {"input_file": str(write_rows(tmp_path / "faq.tsv", FAQ)), "text_column": "question"}

@@ -2,9 +2,29 @@
 
 import numpy as np
 
-from ernie_pair.evaluation.evaluation import Answers, Fitted
+from ernie_pair.evaluation.evaluation import Answers, Fitted, ScoreAnswers
 from ernie_pair.pairs.config.ask_config import EvaluateConfig
 from ernie_pair.pairs.data.pair_file import Pairs
+
+RNG = np.random.default_rng(7)
+
+
+def scored(labels, limits=None, groups=None, digits=1):
+    """Answers with ties, and those of the swapped pairs."""
+    texts = [f"今天{'很' * (row % 5)}{row % 3}" for row in range(len(labels))], ["今天很好"] * len(labels)
+    outputs = [(labels + RNG.normal(size=len(labels)))[:, None].round(digits) for _ in range(2)]
+    pairs = Pairs(*texts, labels, "0" * 64, groups=groups)
+    return ScoreAnswers(pairs, limits, *(each.astype(np.float32) for each in outputs))
+
+
+def ranking_answers():
+    """60 queries of 2 to 120 candidates, one of which is relevant, or two; one query has none."""
+    sizes = RNG.integers(2, 120, 60)
+    groups = np.repeat(np.arange(60), sizes)
+    labels = np.zeros(len(groups), np.int64)
+    starts = np.cumsum(sizes) - sizes
+    labels[starts[1:]] = labels[starts[1::3] + sizes[1::3] // 2] = 1
+    return scored(labels, groups=groups)
 
 
 def answers_of(classes=2, rows=60, swap=True, **changes):

@@ -21,6 +21,18 @@ for (let node = walker.nextNode(); node; node = walker.nextNode()) {
 return found;
 }
 
+// Texts without a Chinese character, but for names: metrics, flags and their values, the date, the hash of a file.
+function englishTexts() {
+const metrics = "accuracy|auc|roc|precision|recall|mcc|loss|mrr|map|ndcg|pearson|spearman|mse|mean absolute error";
+const name = new RegExp(`^(((valid|train|average|log|listwise) )?(${metrics})|[a-z]+_\\w+|sha256 .*|[\\d-]+ [\\d:]+ UTC)$`, "i");
+const walker = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT), found = [];
+for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+  const text = node.data.trim(), isGiven = node.parentElement.closest("[translate=no], code, pre");
+  if (!isGiven && /[a-z]{3}/i.test(text) && !/[\u4e00-\u9fff]/.test(text) && !name.test(text)) found.push(text);
+}
+return found;
+}
+
 // The titles of charts, which are SVG pictures, whose legend lies on their axes.
 function coveringLegends() {
 const found = [];

@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import asked
@@ -173,7 +174,7 @@ def test_tuning_on_the_judged_file_is_explicit_and_reported(folder, capfd):
     assert f"use the threshold {metrics['thresholds']['saved']['threshold']:.4f}: on the evaluated" in told
     assert f"; without it accuracy {metrics['thresholds']['likelier']['accuracy']:.4f}" in told
     page = (folder / "r" / "report.html").read_text(encoding="utf-8")
-    assert "the same rows that are evaluated here" in page
+    assert "<b>The same rows are evaluated here.</b>" in page
     assert read_calibration(folder / "best", 2).tuned_on_sha256 == metrics["input_sha256"]
     assert evaluated(folder)["thresholds"]["saved"]["is_judged_file"]
 
@@ -193,24 +194,28 @@ def test_biased_or_undefined_calibration_is_not_saved(folder, flags, reason):
     assert not (folder / "best" / CALIBRATION).exists() and not (folder / "metrics.json").exists()
 
 
+def refused(folder, capsys, reason, ask):
+    """Return the evaluation that is written although ``ask`` is refused."""
+    for overwrite in (True, False):  # with all there already, the second time
+        with pytest.raises(InputError, match=reason):
+            ask(report=str(folder / "report"), overwrite=overwrite)
+        assert '"accuracy"' in capsys.readouterr().out
+    assert (folder / "report" / "report.html").exists() and not (folder / "best" / CALIBRATION).exists()
+    return json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+
+
 def test_an_unreached_precision_still_writes_the_evaluation(folder, capsys):
     """The most confident row of dev.tsv is wrong, so precision 1 is never reached."""
     surest = int(np.argmax(list(map(float, predicted(folder, "dev.tsv")["probability_1"]))))
     rows = rows_of(folder / "dev.tsv")
     rows[surest][2] = "不同"
     write_rows(folder / "dev.tsv", rows)
-    flags = {"at_precision": 1.0, "report": str(folder / "report")}
     reason = (
-        "no threshold reaches precision 1.0 on .*dev.tsv .*the nearest is 0.* is written, nothing is saved"
+        "no threshold reaches precision 1.0 on .*dev.tsv .*the nearest is 0.* is written, nothing is saved; "
+        "ask for less with at_precision, or for"
     )
-    for again in (False, True):  # with all there already, the second time
-        with pytest.raises(InputError, match=f"{reason}; ask for less with at_precision, or for"):
-            tuned(folder, **flags, overwrite=not again)
-        assert '"accuracy"' in capsys.readouterr().out
-    thresholds = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))["thresholds"]
+    thresholds = refused(folder, capsys, reason, partial(tuned, folder, at_precision=1.0))["thresholds"]
     assert not thresholds["at_precision"]["reached"] and "saved" not in thresholds
-    assert (folder / "report" / "report.html").exists()
-    assert not (folder / "best" / CALIBRATION).exists()
 
 
 @pytest.mark.parametrize("saving", [{}, {"save_threshold": True}], ids=["alone", "beside a threshold"])
@@ -224,14 +229,8 @@ def test_a_boundary_temperature_still_writes_the_evaluation(folder, saving, caps
         "therefore meaningless; the evaluation is written, nothing is saved; give more rows, .* with "
         "calibrate_on$"
     )
-    for again in (False, True):  # with all there already, the second time
-        with pytest.raises(InputError, match=reason):
-            evaluated(folder, **flags, report=str(folder / "report"), overwrite=not again)
-        assert '"accuracy"' in capsys.readouterr().out
-    metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    metrics = refused(folder, capsys, reason, partial(evaluated, folder, **flags))
     assert metrics["calibration"]["at_end_of_range"] and "saved" not in metrics["thresholds"]
-    assert (folder / "report" / "report.html").exists()
-    assert not (folder / "best" / CALIBRATION).exists()
 
 
 def test_a_threshold_is_not_kept_with_another_temperature(folder):
@@ -252,17 +251,14 @@ def test_nothing_is_saved_beside_what_is_sealed(folder, name, reason, flag):
         evaluated(folder, **{flag: True}, calibrate_on=str(folder / "dev.tsv"))
 
 
-@pytest.mark.parametrize(
-    "content, reason",
-    [
-        ('{"temperature": true}', r"no temperature from 1e-06 to 1e\+06"),
-        ('{"temperature": 1.0, "threshold": 1.5}', "a threshold that is not between 0 and 1"),
-        ('{"threshold": "0.5"}', "a threshold that is not between 0 and 1"),
-        ('{"symmetric": "both"}', "a symmetric that is not one of none, average"),
-        ('{"fitted_on": 7}', "a file name or hash that is not a text"),
-        ('{"rows": "many"}', "a row count that is not a whole number"),
-    ],
-)
+@pytest.mark.parametrize("content, reason", [
+    ('{"temperature": true}', r"no temperature from 1e-06 to 1e\+06"),
+    ('{"temperature": 1.0, "threshold": 1.5}', "a threshold that is not between 0 and 1"),
+    ('{"threshold": "0.5"}', "a threshold that is not between 0 and 1"),
+    ('{"symmetric": "both"}', "a symmetric that is not one of none, average"),
+    ('{"fitted_on": 7}', "a file name or hash that is not a text"),
+    ('{"rows": "many"}', "a row count that is not a whole number"),
+])  # fmt: skip
 def test_a_damaged_calibration_is_reported(folder, content, reason):
     (folder / "best" / CALIBRATION).write_text(content)
     with pytest.raises(InputError, match=rf"calibration\.json: ({reason}) in it; remove it"):

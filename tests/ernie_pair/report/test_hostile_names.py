@@ -1,10 +1,10 @@
 """Names of labels, files and folders that are HTML, Markdown or formulas: nothing written here runs them."""
 
 import csv
-from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import pytest
+from html_page import Page
 from tiny_pair import toy_rows, write_model, write_rows
 
 from ernie_pair.__main__ import _run as run_here
@@ -13,23 +13,6 @@ from ernie_pair.core.cli.cli import exit_code_of
 IMAGE, LINK, FORMULA = "<img src=x onerror=alert(1)>", "[x](javascript:alert(2))", "=1+cmd|' C'!A0"
 LABELS = (f"{IMAGE}{LINK}", f"@{LINK}`*|*`")
 TEXTS = (f"{IMAGE}好", f"{FORMULA}", "</script><script>alert(3)</script>", "-2+3", f"@{LINK}")
-
-
-class Page(HTMLParser):
-    """What a browser would run, load or follow."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.found = []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        is_picture = tag == "img" and dict(attributes).get("src", "").startswith("data:image/")
-        if (tag in ("img", "iframe", "object", "embed") and not is_picture) or tag == "script":
-            self.found.append(tag)
-        self.found += [name for name, _ in attributes if name.startswith("on")]
-        links = [value for name, value in attributes if name == "href" and not value.startswith("#")]
-        self.found += [link for link in links if link != "data:,"]  # the empty icon
 
 
 @pytest.fixture(scope="module")
