@@ -1,7 +1,7 @@
 """The flags for using an embedding model: embed, evaluate and export."""
 
 from dataclasses import dataclass, replace
-from typing import Literal, Optional
+from typing import Literal, Optional, Tuple
 
 from data_tools.text.file_content import ENCODINGS
 from data_tools.text.texts import INPUT_HELP, TextFlags
@@ -77,6 +77,16 @@ class EmbedConfig(OverwriteFlag, RayFlags, TextFlags, EmbedderFlags):
     dtype: Literal["float16", "int8"] = precision_option(
         "float16", help="type of the stored numbers; int8: with one scale per text"
     )
+    format: Literal["npy", "parquet"] = data_option(
+        "npy",
+        help="parquet: also write vectors.parquet, with id, text, vector and --payload_columns",
+        needs={"parquet": {"pyarrow": ""}},
+    )
+    payload_columns: str = data_option(
+        "",
+        help="columns that ride along there, separated by commas",
+        only_with="format=parquet",
+    )
     prompt_name: str = data_option(
         "",
         help="put the prompt of this name before each text, for example query or passage; empty: the model's "
@@ -89,8 +99,15 @@ class EmbedConfig(OverwriteFlag, RayFlags, TextFlags, EmbedderFlags):
 
     def __post_init__(self):
         super().__post_init__()
+        for name in {"id", "text", "vector"}.intersection(self.payload):
+            raise InputError(f"--payload_columns {name}: vectors.parquet has its own {name}; rename it")
         if self.prompt is not None and self.prompt_name:
             raise InputError("--prompt and --prompt_name exclude each other; give one of them")
+
+    @property
+    def payload(self) -> Tuple[str, ...]:
+        """Return the columns that ride along."""
+        return tuple(name.strip() for name in self.payload_columns.split(",") if name.strip())
 
     @property
     def options(self) -> EmbedderOptions:

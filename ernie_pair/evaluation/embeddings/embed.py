@@ -32,7 +32,9 @@ from ernie_pair.inference.vector_files import (
     VECTORS_FILE,
     VECTORS_FORMAT,
     VECTORS_JSON,
+    VectorFile,
     VectorWriter,
+    open_vectors,
     pack_vectors,
     part_folder,
 )
@@ -43,6 +45,7 @@ from ernie_pair.pairs.data.pair_source import check_unchanged, file_stamp
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
 
+PARQUET = "vectors.parquet"
 PIECE = 4096  # texts that are sorted by length together; decides the last bits of the vectors
 
 logger = logging.getLogger(__name__)
@@ -57,12 +60,13 @@ def embed(config: EmbedConfig) -> None:
     start_console(World())
     config = _with_folder(config)
     output_dir, text_file = Path(os.path.realpath(config.output_dir)), Path(config.input_file)
-    check_replaceable(output_dir, (VECTORS_FILE, SCALES_FILE, VECTORS_JSON, CONFIG_YAML))
+    check_replaceable(output_dir, (VECTORS_FILE, SCALES_FILE, VECTORS_JSON, PARQUET, CONFIG_YAML))
     inputs: Dict[str, Sequence[Path]] = {
         "model_path": list_model_files(config.model_path),
         "input_file": files_of(config.input_file),
     }
-    names = [VECTORS_FILE, VECTORS_JSON, *([SCALES_FILE] if config.dtype == "int8" else [])]
+    more = {SCALES_FILE: config.dtype == "int8", PARQUET: config.format == "parquet"}
+    names = [VECTORS_FILE, VECTORS_JSON, *(name for name, is_asked in more.items() if is_asked)]
     outputs, settings = [output_dir / name for name in names], settings_of(config, *paths_in(config))
     results = Results("embed", outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
     if results.are_done():
@@ -83,7 +87,8 @@ def embed(config: EmbedConfig) -> None:
         _write(config, embedder, writer)
         check_unchanged(text_file, stamp)
         about = _about(config, embedder, writer, sha256)
-        publish_results(output_dir, partial(_fill, writer=writer, about=about), "embed", config, results)
+        fill = partial(_fill, writer=writer, about=about, config=config)
+        publish_results(output_dir, fill, "embed", config, results)
     if embedder.num_cut:  # of those that this process has seen
         logger.info("%s", describe_cut(embedder))
     logger.info("%d vectors of %d numbers, %s: %s", count, writer.dim, writer.dtype, config.output_dir)
@@ -122,7 +127,8 @@ def _count_texts(config: EmbedConfig) -> Tuple[int, str, Tuple[int, int]]:
 
 
 def _rows_of(config: EmbedConfig) -> Iterator[NamedText]:
-    return read_texts(Path(config.input_file), rules=_rules_of(config), columns=config.text_columns)
+    columns = config.text_columns._replace(payload=config.payload)
+    return read_texts(Path(config.input_file), rules=_rules_of(config), columns=columns)
 
 
 def _rules_of(config: EmbedConfig) -> LineRules:
@@ -194,7 +200,27 @@ def _about(config: EmbedConfig, embedder: TextEmbedder, writer: VectorWriter, sh
     }
 
 
-def _fill(draft: Path, writer: VectorWriter, about: dict) -> None:
+def _fill(draft: Path, writer: VectorWriter, about: dict, config: EmbedConfig) -> None:
     writer.publish_into(draft)
     files = {name: sha256_of_file(draft / name) for name in writer.arrays}
     write_json(draft / VECTORS_JSON, {**about, "files": files})
+    if config.format == "parquet":
+        _write_parquet(draft / PARQUET, config, open_vectors(draft))
+
+
+def _write_parquet(path: Path, config: EmbedConfig, vectors: VectorFile) -> None:
+    """Write the texts as rows: id, text, the columns of the payload, and vector, float32 [D]."""
+    import pyarrow
+    from pyarrow import parquet
+
+    kinds: Dict[str, Any] = dict.fromkeys(["id", "text", *config.payload], pyarrow.string())
+    kinds["vector"] = pyarrow.list_(pyarrow.float32(), vectors.dim)
+    schema, rows = pyarrow.schema(kinds), _rows_of(config)
+    with parquet.ParquetWriter(path, schema) as file:
+        for first in range(0, vectors.count, PIECE):
+            part = list(islice(rows, PIECE))
+            numbers = vectors.rows(first, first + len(part)).ravel()
+            columns: Dict[str, Any] = {"id": [row.id for row in part], "text": [row.text for row in part]}
+            columns["vector"] = pyarrow.FixedSizeListArray.from_arrays(numbers, vectors.dim)
+            columns.update({name: [row.payload.get(name) for row in part] for name in config.payload})
+            file.write_table(pyarrow.table(columns, schema))

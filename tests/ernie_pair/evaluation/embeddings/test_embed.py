@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 from levels import needs_bf16
 from places import ROOT
@@ -164,6 +165,22 @@ def test_partial_output_of_other_texts_is_not_reused(folder, tmp_path, small_pie
     for name in "vw":
         embed(config_of(folder, tmp_path / name, input_file=str(other)))
     assert (tmp_path / "v" / "vectors.npy").read_bytes() == (tmp_path / "w" / "vectors.npy").read_bytes()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
+def test_a_database_gets_ids_texts_vectors_and_what_rides_along(folder, tmp_path, small_pieces, dtype):
+    table = tmp_path / "faq.tsv"
+    lines = [f"q{n}\t今天{n}\t{'答' * (n % 3)}" for n in range(3 * PIECE + 2)]
+    table.write_text("\n".join(["id\t问题\t答案", *lines]) + "\n", encoding="utf-8")
+    flags = {"input_file": str(table), "text_column": "问题", "format": "parquet", "payload_columns": "答案"}
+    embed(config_of(folder, tmp_path / "v", dtype=dtype, **flags))
+    found = pyarrow.parquet.read_table(tmp_path / "v" / "vectors.parquet").to_pydict()
+    assert found["id"] == [f"q{n}" for n in range(len(lines))] and found["text"][4] == "今天4"
+    assert found["答案"][:4] == [None, "答", "答答", None]
+    vectors = open_vectors(tmp_path / "v")
+    assert np.array_equal(np.array(found["vector"], np.float32), vectors.rows(0, vectors.count))
+    with pytest.raises(InputError, match="payload_columns text: vectors.parquet has its own text"):
+        config_of(folder, tmp_path / "w", **{**flags, "payload_columns": "答案,text"})
 
 
 def test_ray_writes_the_same_bytes(folder, tmp_path, small_pieces):
