@@ -168,7 +168,7 @@ def test_partial_output_of_other_texts_is_not_reused(folder, tmp_path, small_pie
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int8"])
-def test_a_database_gets_ids_texts_vectors_and_what_rides_along(folder, tmp_path, small_pieces, dtype):
+def test_a_database_gets_ids_texts_payload_and_vectors(folder, tmp_path, small_pieces, dtype):
     table = tmp_path / "faq.tsv"
     lines = [f"q{n}\t今天{n}\t{'答' * (n % 3)}" for n in range(3 * PIECE + 2)]
     table.write_text("\n".join(["id\t问题\t答案", *lines]) + "\n", encoding="utf-8")
