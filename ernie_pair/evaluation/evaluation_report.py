@@ -297,7 +297,7 @@ def _errors(answers: ScoreAnswers) -> Chart:
         axes.axvline(0.0, color=GREY, linestyle=":", linewidth=1)
         axes.set(xlabel="score - label", ylabel="rows")
 
-    return draw_chart("Errors", draw, f"mean error {errors.mean():+.4f}; above 0, the scores are too high.")
+    return draw_chart("Error", draw, f"mean error {errors.mean():+.4f}; above 0, the scores are too high.")
 
 
 # Models that rank candidates.

@@ -107,7 +107,7 @@ def test_charts_show_the_figures_and_what_their_axes_are(monkeypatch):
     recall, precision = of_two["Precision and recall"].lines[0].get_xydata().T
     average = sk.average_precision_score(two.labels, two.shown[:, 1])
     assert -np.diff(recall) @ precision[:-1] == pytest.approx(average)
-    for chart, rows in (("Scores by label", two), ("Scores", three), ("Errors", scores)):
+    for chart, rows in (("Scores by label", two), ("Scores", three), ("Error", scores)):
         charts = next(each for each in made.values() if chart in each)
         assert sum(bar.get_height() for bar in charts[chart].patches) == len(rows.labels)
     relevant = ranks.labels == 1
