@@ -383,18 +383,16 @@ class SearchSteps:
         """Write the files of the steps that follow."""
         texts = ([*(e.question for e in each), each[0].answer] for each in self.faq.groups.values())
         _write(self.text, documents(texts))
-        for name, entries in (("rest", self.rest), ("all", self.faq.entries)):
-            _write(self.folder / f"{name}.jsonl", _lines(map(self._row, entries)))
+        parts = {"rest": self.rest, "all": self.faq.entries}
+        files = {name: [*map(self._row, entries)] for name, entries in parts.items()}
         for name, entries in (("choose", self.choosing), ("measure", self.measuring)):
-            rows = [
-                {"question": e.question, "id": other.id}
-                for e in entries
-                for other in self.faq.groups[e.group]
-                if other.id not in self.held_out
+            answers = ((e, other.id) for e in entries for other in self.faq.groups[e.group])
+            files[name] = [
+                {"question": e.question, "id": one} for e, one in answers if one not in self.held_out
             ]
-            _write(self.folder / f"{name}.jsonl", _lines(rows))
         for name, pairs in (*self.learned.items(), ("dev", self.dev)):
-            rows = [{"anchor": question, "positive": other} for question, other in pairs]
+            files[name] = [{"anchor": question, "positive": other} for question, other in pairs]
+        for name, rows in files.items():
             _write(self.folder / f"{name}.jsonl", _lines(rows))
         kept = f"variants held out: {len(self.choosing)} to choose, {len(self.measuring)} to measure"
         return Step("split the questions", [], decided=lambda: kept)
@@ -405,9 +403,8 @@ class SearchSteps:
 
     def steps(self, start: Callable[[], str], rate: float, is_new: bool) -> List[Callable[[], Step]]:
         """Return what makes the steps behind pretraining; ``start``: asked once, the model to train from."""
-        measured = [self._index, self._evaluate, self._publish, self._keep_worth]
         train = [lambda: self._train(start(), rate, is_new)] if self.is_trained else []
-        return [*train, *(measured if self.measuring else [self._publish])]
+        return [*train, *([self._index, self._evaluate] if self.measuring else []), self._publish]
 
     def _train(self, start: str, rate: float, is_new: bool) -> Step:
         files = [self.folder / f"{name}.jsonl" for name in self.learned]
@@ -439,31 +436,24 @@ class SearchSteps:
     def _evaluate(self) -> Step:
         """Measure every way of searching on both halves of the questions that were held out."""
         models = {"embedding_model": self.encoder, "model_path": self.reranker}
-        flags = {
-            "index": self.folder / "rest.index",
-            "long_query": "cut",
-            "text_column": "question",
-            "id_column": "id",
-            **{name: path for name, path in models.items() if path},
-        }
-        names = ["choose", "measure"] if self.choosing else ["measure"]
-        commands = [
-            words_of(
-                "evaluate", "search", **flags, input_file=self.folder / f"{name}.jsonl",
-                output_file=self.folder / f"{name}.json",
-            )
-            for name in names
-        ]  # fmt: skip
+        flags = {"long_query": "cut", "text_column": "question", "id_column": "id"}
+        flags.update(
+            {name: path for name, path in models.items() if path}, index=str(self.folder / "rest.index")
+        )
+        parts = [self.folder / name for name in (["choose"] if self.choosing else []) + ["measure"]]
+        files = [{"input_file": f"{part}.jsonl", "output_file": f"{part}.json"} for part in parts]
+        commands = [words_of("evaluate", "search", **flags, **each) for each in files]
         return Step("measure the search", commands, decided=lambda: self.verdict)
 
     def _publish(self) -> Step:
         retrieval = BM25 if self.way == BM25 else BOTH
         words = self._index_words("all", Path(self.config.output_dir, INDEX), retrieval)
-        return Step("index all questions", [words], decided=lambda: f"{len(self.faq.entries):,} questions")
+        return Step("index all questions", [words], decided=self._keep_worth)
 
-    def _keep_worth(self) -> Step:
-        keep_verdict(Path(self.config.output_dir, INDEX), self.worth)
-        return Step("keep what was measured with the index", [], decided=lambda: "a service of it tells it")
+    def _keep_worth(self) -> str:
+        if self.measuring:
+            keep_verdict(Path(self.config.output_dir, INDEX), self.worth)
+        return f"{len(self.faq.entries):,} questions"
 
     @cached_property
     def way(self) -> str:
@@ -496,16 +486,15 @@ class SearchSteps:
     @cached_property
     def verdict(self) -> str:
         """Return how often the search finds the right answer, beside BM25 alone, and what next."""
-        worth = self.worth if self.measuring else (
-            "the search was not measured: too few variants; add some, in rows of their own with "
-            f"the same {self.payload}, and run again"
-        )  # fmt: skip
         after = f"serve it: {shlex.join(self.serve_words)}"
-        return "; ".join(filter(None, [worth, self.why_no_encoder, after]))
+        return "; ".join(filter(None, [self.worth, self.why_no_encoder, after]))
 
     @cached_property
     def worth(self) -> str:
         """Return how often the search finds the right answer, beside BM25 alone."""
+        if not self.measuring:
+            cure = f"add some, in rows of their own with the same {self.payload}, and run again"
+            return f"the search was not measured: too few variants; {cure}"
         stages = self.measured["stages"]
         found = stages[self.way]
         line = (
@@ -513,11 +502,11 @@ class SearchSteps:
             f"questions that were held out, among the first ten for {_share(found, 'hit@10')}; "
             f"mrr {_share(found, 'mrr')}"
         )
-        words, others = stages[BM25], [(stage["mrr"], name) for name, stage in stages.items() if name != BM25]
-        if not others:
-            return f"BM25 alone is served: {line}"
+        words = stages[BM25]
         if self.way == BM25:
-            best = max(others)[1]
+            best = max(stages, key=lambda name: (name != BM25, stages[name]["mrr"]))
+            if best == BM25:  # there is no other
+                return f"BM25 alone is served: {line}"
             other = f"{best}: first for {stages[best]['hit@1']:.1%}"
             return f"BM25 alone is served, for no other way was clearly better: {line}; {other}"
         low, high = found["gain"][1:]

@@ -289,9 +289,8 @@ def open_index_folder(folder: Path) -> IndexFolder:
     for key, sound in is_sound.items():
         if not sound:
             raise CheckpointError(f"{path}: wrong or missing: {key}; {CURE}")
-    said = {name: found[name] for name in IndexManifest.__dataclass_fields__ if name in found}
-    if retrieval == BM25:  # nothing else was checked
-        said = {name: said[name] for name in OF_BM25 if name in said}
+    checked = OF_BM25 if retrieval == BM25 else IndexManifest.__dataclass_fields__
+    said = {name: found[name] for name in checked if name in found}
     manifest = IndexManifest(**{**said, "payload": tuple(payload)})
     for name in manifest.files:
         file = folder / name

@@ -224,9 +224,8 @@ def test_an_faq_is_a_search_that_answers(tmp_path):
     """The whole of it; what was held out is found among what was indexed, and the index has all."""
     rows = "怎么办{n},答案{n}\n怎么做{n},答案{n}\n如何做{n},答案{n}\n如何办{n},答案{n}\n"
     path = faq_of(tmp_path, "问题,答案\n", rows, count=14)
-    made = pipeline(
-        faq_file=str(path), output_dir=str(tmp_path / "out"), minutes=0.01, pretrain=False, device="cpu"
-    )
+    flags = {"output_dir": str(tmp_path / "out"), "minutes": 0.01, "pretrain": False, "device": "cpu"}
+    made = pipeline(faq_file=str(path), **flags)
     assert made["metrics"]["questions"] == 14 and BOTH in made["metrics"]["stages"]
     assert open_index_folder(made["index"]).verdict in made["result"]
     assert made["metrics"]["stages"][BM25]["hit@10"] > 0.5
@@ -234,10 +233,7 @@ def test_an_faq_is_a_search_that_answers(tmp_path):
     question = json.loads(line)["question"]
     hit = PairSearcher(made["index"], retrieval=BM25).search(question)[0]
     assert hit.text == question and hit.payload == {"答案": f"答案{question.strip('怎么办做如何')}"}
-    again = pipeline(
-        faq_file=str(path), output_dir=str(tmp_path / "out"), minutes=0.01, pretrain=False, device="cpu"
-    )
-    assert again["result"] == made["result"]
+    assert pipeline(faq_file=str(path), **flags)["result"] == made["result"]
     (tmp_path / "new.csv").write_text("问题,答案\n哪里转账,柜台\n", encoding="utf-8")
     model = str(tmp_path / "out" / "encoder") if "--embedding_model" in made["result"] else ""
     make_index(IndexConfig(str(tmp_path / "new.csv"), made["index"], embedding_model=model, add=True))

@@ -161,6 +161,8 @@ CRAFTED = {  # name: (flags of the index, what is done to it)
     "an id twice": ({}, content("ids.utf8", lambda c: c.replace(b"t11", b"t10"))),
     "a cut table": ({}, cut("texts.utf8", 3)),
     "format true": ({}, said(format=True)),
+    "an answer that is no payload": ({}, said(answer="text")),
+    "a verdict that is a number": ({}, lambda f: (f / "measured.json").write_text('{"verdict": 1}')),
     "a negative count": ({}, said(texts=-60)),
     "more texts": ({}, said(texts=61)),
     "another dim": ({}, said(dim=8)),

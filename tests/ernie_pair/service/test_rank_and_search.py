@@ -9,9 +9,9 @@ from fake_predictor import Model, ask
 from test_serve import texts, waiting
 from tiny_search import HashEmbedder, index_of, texts_of, use_embedder
 
-from ernie_pair.core.errors import CheckpointError, InputError
+from ernie_pair.core.errors import InputError
 from ernie_pair.inference.scores import Prediction
-from ernie_pair.retrieval.index_folder import MEASURED, keep_verdict, open_index_folder
+from ernie_pair.retrieval.index_folder import keep_verdict, open_index_folder
 from ernie_pair.retrieval.searcher import TextRecall
 from ernie_pair.service.serve import ServeConfig
 
@@ -85,9 +85,6 @@ def test_health_says_what_classifier_and_search_are_worth(model, recall, tmp_pat
     ):
         health = ask(predictor, lambda client: client.get("/health"), recall, embedder=recall._embedder)
         assert health.json()["verdict"] == worth
-    (tmp_path / "index" / MEASURED).write_text('{"verdict": 1}')
-    with pytest.raises(CheckpointError, match="measured.json holds no verdict; remove it, or make"):
-        open_index_folder(tmp_path / "index")
 
 
 def test_hits_below_the_threshold_are_left_out(model, recall):
