@@ -383,8 +383,7 @@ class SearchSteps:
         """Write the files of the steps that follow."""
         texts = ([*(e.question for e in each), each[0].answer] for each in self.faq.groups.values())
         _write(self.text, documents(texts))
-        parts = {"rest": self.rest, "all": self.faq.entries}
-        files = {name: [*map(self._row, entries)] for name, entries in parts.items()}
+        files = {"rest": [*map(self._row, self.rest)], "all": [*map(self._row, self.faq.entries)]}
         for name, entries in (("choose", self.choosing), ("measure", self.measuring)):
             answers = ((e, other.id) for e in entries for other in self.faq.groups[e.group])
             files[name] = [
@@ -479,8 +478,7 @@ class SearchSteps:
         way, _, reranked = self.way.partition(RERANKED[0])
         words = ["ernie-pair", "serve", "--index", str(Path(self.config.output_dir, INDEX))]
         if way != BM25:
-            words += ["--embedding_model", self.encoder]
-            words += ["--retrieval", way] if way != BOTH else []
+            words += ["--embedding_model", self.encoder, *(["--retrieval", way] if way != BOTH else [])]
         return [*words, *(["--model_path", self.reranker] if reranked else [])]
 
     @cached_property
@@ -516,12 +514,11 @@ class SearchSteps:
 
     def table(self) -> List[List[object]]:
         """Return a row for each way of searching: its name, metrics with intervals, and time."""
-        metrics, stages = ("hit@1", "hit@10", "mrr"), self.measured.get("stages", {})
-        shown_stages = {name: [_share(stage, metric) for metric in metrics] for name, stage in stages.items()}
-        return [
-            [name, *row, f"{stages[name]['milliseconds']:.1f}", "served" if name == self.way else ""]
-            for name, row in shown_stages.items()
-        ]
+        rows: List[List[object]] = []
+        for name, stage in self.measured.get("stages", {}).items():
+            shares = [_share(stage, metric) for metric in ("hit@1", "hit@10", "mrr")]
+            rows.append([name, *shares, f"{stage['milliseconds']:.1f}", "served" if name == self.way else ""])
+        return rows
 
 
 def _share(stage: Dict[str, Any], metric: str) -> str:
