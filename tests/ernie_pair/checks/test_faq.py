@@ -199,7 +199,7 @@ def test_what_serves_is_chosen_on_questions_of_its_own(tmp_path, stages, served)
 
 
 @pytest.mark.recipes
-def test_too_few_variants_for_an_encoder_are_searched_by_bm25_alone(tmp_path):
+def test_too_few_variants_to_learn_are_searched_by_bm25(tmp_path):
     path = faq_of(tmp_path, "标准问,相似问\n", "标准问题{n},我想问{n}\n", count=MIN_ENTRIES // 2)
     made = pipeline(faq_file=str(path), output_dir=str(tmp_path / "out"), device="cpu")
     assert made["metrics"]["questions"] == MIN_ENTRIES // 2 and [*made["metrics"]["stages"]] == [BM25]
