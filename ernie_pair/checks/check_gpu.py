@@ -24,13 +24,7 @@ import numpy as np
 from ernie_pair.checkpoint.run_config import machine, versions
 from ernie_pair.checkpoint.run_folder import CHECKPOINTS, EVENTS, LAST
 from ernie_pair.checks.quickstart import PRETRAINING, TRAINING, SampleRecipe
-from ernie_pair.core.cli.options import (
-    OverwriteFlag,
-    check_names,
-    data_option,
-    evaluation_option,
-    names_in,
-)
+from ernie_pair.core.cli.options import OverwriteFlag, check_names, data_option, evaluation_option, names_in
 from ernie_pair.core.errors import ErniePairError, InputError, MachineError, NumbersError, Stopped, message_of
 from ernie_pair.core.files.atomic_files import published
 from ernie_pair.core.files.json_file import read_json_object, write_json
@@ -39,7 +33,7 @@ from ernie_pair.core.installation import ask_driver, version_of
 from ernie_pair.inference.exported_model import GPU
 from ernie_pair.report.page import Table, format_cell, page_of_tables
 from ernie_pair.runtime.device import DeviceFlag
-from ernie_pair.runtime.gpu import MIN_CAPABILITY, Finding, installed_build, run_check
+from ernie_pair.runtime.gpu import MIN_CAPABILITY, Finding, has_driver, installed_build, run_check
 from ernie_pair.runtime.processes.child_command import BrokenRunError, run_child, words_of
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.training.run_log import read_all_events
@@ -409,7 +403,7 @@ def check_gpu(config: CheckGpuConfig) -> None:
     lacks = [library for library, has in has_gpus.items() if not has]
     if config.device == "gpu":
         by_driver = Finding([], {"cards": [{"capability": ask_driver()[1]}]})
-        found = by_driver if lacks == [PADDLE] else run_check("cards", 0, SECONDS)
+        found = by_driver if lacks == [PADDLE] and has_driver() else run_check("cards", 0, SECONDS)
     if found.faults:
         raise MachineError(found.faults[0])
     cards = found.facts["cards"]

@@ -99,13 +99,13 @@ class ExportFlags(ColumnFlags, OverwriteFlag):
     def __post_init__(self):
         super().__post_init__()
         refuse_short_pairs(self.max_seq_len)
-        has_paddle = self.format in ("paddle", "both")
-        if self.precision == ("fp16" if has_paddle else "bf16") and self.format != GPU:
-            cure = "fp32, or --format onnx-gpu" if has_paddle else "fp32, or --format both"
+        lower = {"onnx": ("bf16", "fp16"), GPU: ()}.get(self.format, ("fp16",))
+        if self.precision in lower:
+            cure = "fp32, or --format both" if self.precision == "bf16" else "fp32, or --format onnx-gpu"
             raise InputError(f"--precision {self.precision} is not of --format {self.format}; use {cure}")
         if self.quantize_file and not self.lower_precisions:
             raise InputError(
-                "--quantize_file is for evaluating int8 or bf16; pass --quantize int8 or --precision bf16 too"
+                "--quantize_file is to judge a lower precision; pass --quantize int8 or --precision bf16 too"
             )
 
     @property

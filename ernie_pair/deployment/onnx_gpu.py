@@ -128,8 +128,8 @@ def fuse_layers(
     """Return ``model``, an `onnx.ModelProto` with the mark, with ``layers`` in its place.
 
     ``precision``: fp16, bf16 or fp32, of the layers' weights and of what they are given. ``rows``: PADDED
-    [B, S, D], PACKED [T, D], or EITHER, chosen batch by batch. ``casts``: compute in float32, of numbers that
-    are rounded to ``precision``, which a CPU can do.
+    [B, S, D], PACKED [T, D], or EITHER, chosen batch by batch; of bf16, which no operator packs, PADDED.
+    ``casts``: compute in float32, of numbers that are rounded to ``precision``, which a CPU can do.
     """
     from onnx import helper
 
@@ -141,10 +141,10 @@ def fuse_layers(
     states = build.rounded(build.node("Cast", mark.input[0], to=build.dtype))
     weights = [build.weights_of(layer, number) for number, layer in enumerate(layers)]
     ways = {PADDED: build.padded, PACKED: build.packed}
-    if rows == EITHER:
+    if rows == EITHER and precision != "bf16":
         answer = build.either(states, lengths, weights)
     else:
-        answer = ways[rows](states, lengths, weights)
+        answer = ways.get(rows, build.padded)(states, lengths, weights)
     build.node("Cast", answer, to=1, output=mark.output[0])
     after = list(graph.node)[place + 1 :]
     del graph.node[place:]

@@ -7,6 +7,7 @@ B batch, S sequence, C classes. ``rules`` of a backend says which batches suit i
 
 import ctypes
 import os
+import re
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from importlib.util import find_spec
 from typing import Any, Iterator, List
@@ -18,7 +19,7 @@ from ernie_pair.core.installation import import_optional, install_command, versi
 from ernie_pair.inference.exported_model import FILES_OF, GPU, ExportedModel
 from ernie_pair.inference.token_rows import BatchRules
 from ernie_pair.runtime.cpu import check_bf16
-from ernie_pair.runtime.gpu import SELECTED_GPUS
+from ernie_pair.runtime.gpu import number_of
 
 LIBRARY_OF = {"onnx": "onnxruntime", "paddle": "paddle", "onnx-int8": "onnxruntime", GPU: "onnxruntime"}
 MAX_TOKENS = 1024  # of a batch on a CPU: rows of one length have little padding
@@ -31,6 +32,8 @@ FIRST_POOL_MB = 256  # that Paddle allocates at once on a GPU; it allocates more
 MAX_GPU_TOKENS = 4096
 GPU_TOKENS = 32_768  # of a batch of ONNX Runtime, which keeps no activations
 FULL = "Failed to allocate memory"  # ONNX Runtime's word for a card without room
+# Its words for a card that cannot be used: without CUDA it looks for the operators of a card on the CPU.
+NO_CARD = re.compile(r"CUDA|find (an implementation|kernel) for")
 BACKEND_HELP = (
     "auto: onnx if it is installed, on a GPU onnx-gpu if it was exported; onnx-int8: if the model was "
     "exported with --quantize int8"
@@ -73,7 +76,7 @@ def _chosen(exported: ExportedModel, name: str, there: List[str], precision: str
     if device == "cpu" and precision == "fp16":
         raise InputError("--precision fp16 needs --device gpu; use fp32, or bf16 with --backend paddle")
     if device != "cpu" and name == "onnx-int8":
-        raise InputError("--backend onnx-int8 runs on the CPU; use --backend paddle, or --device cpu")
+        raise InputError("--backend onnx-int8 runs on the CPU; use --backend auto, or --device cpu")
     if device == "cpu" and name == GPU:
         raise InputError(f"--backend {GPU} is for a GPU; pass --device gpu, or --backend onnx")
     if precision != "fp32" and name not in ("auto", "paddle"):
@@ -89,12 +92,12 @@ def _chosen(exported: ExportedModel, name: str, there: List[str], precision: str
     installed = [each for each in there if find_spec(LIBRARY_OF[each])]
     onnxruntime = import_optional("onnxruntime") if "onnx" in installed else None
     has_cuda = onnxruntime and CUDA_PROVIDER in onnxruntime.get_available_providers()
-    if precision == "fp32" and has_cuda and GPU in installed:
-        return GPU
-    if "paddle" in installed and import_optional("paddle").is_compiled_with_cuda():
+    has_paddle = "paddle" in installed and import_optional("paddle").is_compiled_with_cuda()
+    is_alone = "paddle" not in there  # ONNX: what lacks is said where it is opened
+    if precision == "fp32" and (has_cuda or is_alone) and (GPU in there or not has_paddle):
+        return GPU if GPU in there else "onnx"
+    if has_paddle or is_alone:
         return "paddle"
-    if precision == "fp32" and has_cuda:
-        return "onnx"
     raise InputError(
         f"--device gpu, but nothing that {exported.folder} was exported for ({', '.join(there)}) has a "
         f"GPU here for --precision {precision}; {install_command('gpu')}, or pass --device cpu"
@@ -118,7 +121,7 @@ class OnnxBackend:
     ):
         self.name, self.output = name, output
         self.where, self.rules = "cpu", BatchRules(MAX_TOKENS)
-        onnxruntime = import_optional("onnxruntime")
+        onnxruntime = import_optional("onnxruntime", "" if device == "cpu" else "gpu-predict")
         (path,) = map(exported.file, exported.files_of(name))
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
@@ -126,7 +129,7 @@ class OnnxBackend:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         providers: List[Any] = [CPU_PROVIDER]
         if device != "cpu":
-            number = device.partition(":")[2] or os.environ.get(SELECTED_GPUS, "0").split(",")[0]
+            number = str(number_of(device))
             self.where, self.rules = f"gpu:{number}, by CUDA", BatchRules(GPU_TOKENS, rows=GPU_TOKENS)
             _load_cuda(onnxruntime)
             # TF32 rounds the factors of products to 10 bits, which --precision fp32 must not do.
@@ -134,7 +137,7 @@ class OnnxBackend:
         try:
             self._session = onnxruntime.InferenceSession(str(path), options, providers=providers)
         except Exception as error:  # its own classes, which derive from Exception only
-            if device != "cpu" and "CUDA" in str(error):
+            if device != "cpu" and NO_CARD.search(str(error)):
                 raise InputError(
                     f"--device {device}: {_last_line(error)}; {_why_no_cuda(onnxruntime)}"
                 ) from None
@@ -224,7 +227,7 @@ class PaddleBackend:
         config = inference.Config(str(model), str(parameters))
         config.disable_glog_info()
         config.set_cpu_math_library_num_threads(threads)
-        self.rules = self._use_gpu(config, inference) if device == "gpu" else self._use_cpu(config)
+        self.rules = self._use_cpu(config) if device == "cpu" else self._use_gpu(config, inference)
         is_quiet = device == "cpu" and precision == "bf16"
         try:
             with _without_stderr() if is_quiet else nullcontext():
@@ -250,7 +253,7 @@ class PaddleBackend:
         from ernie_pair.runtime.gpu import check_gpu_capability, paddle_capability
         from ernie_pair.runtime.processes.world import World
 
-        self.where, flag = start_device("gpu", World()), f"--precision {self.precision}"
+        self.where, flag = start_device(self.where, World()), f"--precision {self.precision}"
         if self.precision != "fp32":
             check_gpu_capability(paddle_capability(), DTYPES[self.precision], flag, "use another precision")
         number = int(self.where.partition(",")[0].partition(":")[2])

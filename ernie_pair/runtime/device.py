@@ -59,7 +59,7 @@ def start_device(device: str, world: World, precision: Optional[AmpFlags] = None
             paddle.set_flags({VIEWS: False})
         start_threads()
         return f"cpu, {describe_threads()}, {math_path()}"
-    card = choose_card(world.rank, device.partition(":")[2])
+    card = choose_card(world.rank, device)
     if precision is not None:
         precision.refuse_on(card)
     paddle.set_device(f"gpu:{card.number}")

@@ -173,28 +173,38 @@ def card_at(number: int) -> Card:
     return Card(number, str(cuda.get_device_name(number)), paddle_capability(number))
 
 
-def choose_card(rank: int, asked: str = "") -> Card:
-    """Return the GPU of the number ``asked``, or that of the launcher for this process, or the first one.
+def number_of(device: str) -> int:
+    """Return N of gpu:N; of gpu that of the launcher for this process, or 0. Raises InputError for others."""
+    kind, _, asked = device.partition(":")
+    number = asked or os.environ.get(SELECTED_GPUS, "0").split(",")[0]
+    if kind != "gpu" or not number.isdecimal():
+        raise InputError(f"--device {device} is none of cpu, gpu and gpu:N; use one of them")
+    return int(number)
+
+
+def choose_card(rank: int, device: str = "gpu") -> Card:
+    """Return the GPU that ``device`` is, see `number_of`.
 
     Raises InputError when there is none for it, or none that this build of Paddle has code for.
     """
+    chosen = number_of(device)
     import paddle
 
     if not paddle.is_compiled_with_cuda():
         raise InputError(
             f"--device gpu, but this Paddle is the CPU build; {install_command('gpu')}, or pass --device cpu"
         )
-    chosen, count = asked or os.environ.get(SELECTED_GPUS, "0").split(",")[0], count_cards()
+    count = count_cards()
     if count == 0:
         raise InputError(f"--device gpu, but {why_no_card()}, or pass --device cpu")
-    if asked and int(asked) >= count:
-        raise InputError(f"--device gpu:{asked}, but {counted(count, 'GPU')} are visible, counted from 0")
-    if int(chosen) >= count:
+    if chosen >= count and device != "gpu":
+        raise InputError(f"--device {device}, but {counted(count, 'GPU')} are visible, counted from 0")
+    if chosen >= count:
         raise InputError(
             f"rank {rank} should run on GPU {chosen}, but {count} are visible, counted from 0; start at most "
             f"{counted(count, 'process', 'processes')} on this machine, or check CUDA_VISIBLE_DEVICES"
         )
-    return card_at(int(chosen))
+    return card_at(chosen)
 
 
 def why_no_card() -> str:

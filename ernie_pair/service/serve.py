@@ -155,7 +155,7 @@ class ServeConfig(Options):
             )
         if not (self.model_path or self.embedding_model or self.index):
             raise InputError("nothing to serve; give --model_path, --embedding_model, or both")
-        if self.device == "gpu" and not (self.model_path or self.embedding_model):
+        if self.device != "cpu" and not (self.model_path or self.embedding_model):
             raise InputError(f"--device {self.device} is for a model, and BM25 takes none; leave it out")
         if self.index and self.max_waiting < self.recall_k:
             raise InputError(

@@ -111,22 +111,24 @@ def libraries(monkeypatch):
         monkeypatch.setattr(backends, "import_optional", lambda name, extra="": modules[name])
         monkeypatch.setattr(backends, "find_spec", modules.get)
         card = "ernie_pair.runtime.device.start_device"
-        monkeypatch.setattr(card, lambda device, world: f"{device}:1, A card")
+        monkeypatch.setattr(card, lambda device, world: f"gpu:{device[4:] or 1}, A card")
         monkeypatch.setattr(paddle.device.cuda, "get_device_capability", lambda number: capability)
 
     return put
 
 
 @pytest.mark.parametrize("precision, kind", [("fp32", "32"), ("fp16", "16"), ("bf16", "b16")])
-@pytest.mark.parametrize("name", ["auto", "paddle"])
-def test_paddle_inference_is_given_the_gpu_and_the_precision(libraries, exported, precision, kind, name):
+@pytest.mark.parametrize("name, given, number", [("auto", "gpu", 1), ("paddle", "gpu:3", 3)])
+def test_paddle_inference_is_given_the_gpu_and_the_precision(
+    libraries, exported, precision, kind, name, given, number
+):
     libraries(paddle=fake_paddle())
-    backend = backends.open_backend(exported, name, 1, precision, "gpu")
+    backend = backends.open_backend(exported, name, 1, precision, given)
     asked = backend._predictor.config.asked
-    assert ("enable_use_gpu", FIRST_POOL_MB, 1, kind) in asked
+    assert ("enable_use_gpu", FIRST_POOL_MB, number, kind) in asked
     words = {name for name, *_ in asked}
     assert not words & {"disable_gpu", "enable_mkldnn", "enable_mkldnn_bfloat16"}
-    assert (backend.name, backend.where) == ("paddle", "gpu:1, A card")
+    assert (backend.name, backend.where) == ("paddle", f"gpu:{number}, A card")
     assert backend.rules.most_tokens == MAX_GPU_TOKENS
     ids = np.arange(6).reshape(2, 3)
     assert backend.logits(ids, ids).tolist() == [[0, 1], [3, 4]]
@@ -187,7 +189,7 @@ def test_two_builds_of_onnx_runtime_are_refused(libraries, exported, monkeypatch
 @pytest.mark.parametrize("name, precision, available, message", [
     ("onnx", "fp32", [CPU], "has no CUDA; pip uninstall -y onnxruntime, then pip install"),
     ("onnx", "fp16", [CUDA_PROVIDER], "precision fp16 is for backend paddle, not onnx; use precision"),
-    ("onnx-int8", "fp32", [CUDA_PROVIDER], "int8 runs on the CPU; use backend paddle, or device cpu"),
+    ("onnx-int8", "fp32", [CUDA_PROVIDER], "int8 runs on the CPU; use backend auto, or device cpu"),
     ("auto", "fp32", [CPU], "precision fp32; pip uninstall .* && pip install .*, or pass device cpu"),
     ("auto", "bf16", [CUDA_PROVIDER], "has a GPU here for precision bf16; pip uninstall -y paddlepaddle"),
 ])  # fmt: skip
@@ -213,7 +215,18 @@ def test_what_cannot_run_on_a_gpu_is_refused(libraries, exported):
     onnx_only = replace(exported, files={"model.onnx": ""})
     with pytest.raises(InputError, match="no model for paddle; precision fp16 takes one; export it with"):
         backends.open_backend(onnx_only, "paddle", 1, "fp16", "gpu")
+    libraries(paddle=fake_paddle(), onnxruntime=fake_onnxruntime([CPU]))
+    for files, precision, message in (
+        (["model.onnx", "model.gpu.onnx"], "fp32", "has no CUDA; pip uninstall -y onnxruntime, then pip"),
+        (["model.onnx"], "bf16", "no model for paddle; precision bf16 takes one; export it with format both"),
+    ):
+        with pytest.raises(InputError, match=message):
+            there = replace(exported, files=dict.fromkeys(files, ""))
+            backends.open_backend(there, "auto", 1, precision, "gpu")
     libraries(onnxruntime=fake_onnxruntime([CUDA_PROVIDER, CPU], started=[CPU]))
+    for given in ("gpu:x", "gpu:-1", "cuda"):
+        with pytest.raises(InputError, match=f"device {given} is none of cpu, gpu and gpu:N; use one"):
+            backends.open_backend(exported, "onnx", 1, "fp32", given)
     with pytest.raises(InputError, match="could not start CUDA there; libcudart.so.99, .* is missing: pip"):
         backends.open_backend(exported, "onnx", 1, "fp32", "gpu")
 

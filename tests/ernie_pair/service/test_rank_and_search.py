@@ -192,3 +192,5 @@ def test_openapi_describes_requests_and_responses(model, recall):
 def test_a_service_without_a_model_is_refused():
     with pytest.raises(InputError, match="nothing to serve; give model_path, embedding_model, or both"):
         ServeConfig()
+    with pytest.raises(InputError, match="device gpu:1 is for a model, and BM25 takes none; leave it out"):
+        ServeConfig(index="index", device="gpu:1")
