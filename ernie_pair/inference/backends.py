@@ -137,6 +137,9 @@ class OnnxBackend:
         try:
             self._session = onnxruntime.InferenceSession(str(path), options, providers=providers)
         except Exception as error:  # its own classes, which derive from Exception only
+            if "tensor(bfloat16)" in str(error):
+                cure = "update it to 1.24, or export the model with --precision fp16"
+                raise InputError(f"ONNX Runtime {onnxruntime.__version__} lacks bfloat16; {cure}") from None
             if device != "cpu" and NO_CARD.search(str(error)):
                 raise InputError(
                     f"--device {device}: {_last_line(error)}; {_why_no_cuda(onnxruntime)}"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 
 import numpy as np
 
@@ -84,7 +84,7 @@ def embed(config: EmbedConfig) -> None:
     busy = f"{part}: another run is writing these vectors; let it end, then run again"
     with part_folder(part, busy) as folder:
         writer = VectorWriter(folder, count, embedder.dim, config.dtype, PIECE, key)
-        _write(config, embedder, writer)
+        _write(config, embedder, writer, stamp)
         check_unchanged(text_file, stamp)
         about = _about(config, embedder, writer, sha256)
         fill = partial(_fill, writer=writer, about=about, config=config)
@@ -144,21 +144,19 @@ def _opened_by(config: EmbedConfig) -> Tuple[Any, ...]:
     )
 
 
-def _write(config: EmbedConfig, embedder: TextEmbedder, writer: VectorWriter) -> None:
+def _write(config: EmbedConfig, embedder: TextEmbedder, writer: VectorWriter, stamp: Tuple[int, int]) -> None:
     """Write the pieces that are not done yet, in their order, by ``embedder`` or those of Ray's tasks."""
     count, done = writer.count, min(writer.done * PIECE, writer.count)
     if writer.done:
         logger.info("an earlier run has left %d of %d vectors: continuing", done, count)
     with CountProgress(count - done, "text") as progress, ThreadPoolExecutor(1) as pool:
-        before: Optional[Future] = None
+        before: Future = pool.submit(int)  # behind a piece that is not written none may be
         for packed in _pieces(config, embedder, partial(pack_vectors, dtype=config.dtype), done):
-            written = pool.submit(writer.append, packed)
-            if before is not None:
-                before.result()
-            before = written
-            progress.advance(len(packed[VECTORS_FILE]))
-        if before is not None:
+            check_unchanged(Path(config.input_file), stamp)
             before.result()
+            before = pool.submit(writer.append, packed)
+            progress.advance(len(packed[VECTORS_FILE]))
+        before.result()
 
 
 def _pieces(config: EmbedConfig, embedder: TextEmbedder, make: Callable, done: int) -> Iterator[Any]:

@@ -214,6 +214,8 @@ def test_an_existing_report_is_kept_unless_overwrite_is_set(bench, config, monke
 
 def test_without_a_gpu_there_is_nothing_to_check(bench, tmp_path, monkeypatch):
     monkeypatch.setattr(checking, "run_check", lambda *given: Finding(["no driver"], {"cards": []}))
+    monkeypatch.setattr(checking, "version_of", lambda package: "1.31.1")  # of onnxruntime-gpu
+    monkeypatch.setattr(checking, "has_driver", lambda: False)
     with pytest.raises(MachineError, match="no driver"):
         check_gpu(CheckGpuConfig(output_file=str(tmp_path / "check.json"), device="gpu"))
     assert not bench.calls and not any(tmp_path.iterdir())

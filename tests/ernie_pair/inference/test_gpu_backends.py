@@ -61,6 +61,8 @@ def fake_onnxruntime(available, started=(CUDA_PROVIDER, CPU), room=1 << 20):
     class Session:
         def __init__(self, path, options, providers):
             made.append(providers)
+            if not started:
+                raise RuntimeError("Type 'tensor(bfloat16)' of input parameter (x) of operator (Attention)")
 
         def get_providers(self):
             return list(started)
@@ -118,17 +120,15 @@ def libraries(monkeypatch):
 
 
 @pytest.mark.parametrize("precision, kind", [("fp32", "32"), ("fp16", "16"), ("bf16", "b16")])
-@pytest.mark.parametrize("name, given, number", [("auto", "gpu", 1), ("paddle", "gpu:3", 3)])
-def test_paddle_inference_is_given_the_gpu_and_the_precision(
-    libraries, exported, precision, kind, name, given, number
-):
+@pytest.mark.parametrize("name, given", [("auto", "gpu"), ("paddle", "gpu:3")])
+def test_paddle_is_given_the_gpu_and_the_precision(libraries, exported, precision, kind, name, given):
     libraries(paddle=fake_paddle())
     backend = backends.open_backend(exported, name, 1, precision, given)
     asked = backend._predictor.config.asked
-    assert ("enable_use_gpu", FIRST_POOL_MB, number, kind) in asked
+    assert ("enable_use_gpu", FIRST_POOL_MB, int(given[4:] or 1), kind) in asked
     words = {name for name, *_ in asked}
     assert not words & {"disable_gpu", "enable_mkldnn", "enable_mkldnn_bfloat16"}
-    assert (backend.name, backend.where) == ("paddle", f"gpu:{number}, A card")
+    assert (backend.name, backend.where) == ("paddle", f"gpu:{given[4:] or 1}, A card")
     assert backend.rules.most_tokens == MAX_GPU_TOKENS
     ids = np.arange(6).reshape(2, 3)
     assert backend.logits(ids, ids).tolist() == [[0, 1], [3, 4]]
@@ -177,6 +177,9 @@ def test_the_file_for_cards_is_asked_in_parts_that_fit(libraries, exported):
     assert onnxruntime.asked == [7, 3, 1, 2, 4, 2, 2]
     with pytest.raises(MachineError, match="gpu:0, by CUDA: no memory for 1 row of 11 tokens; stop what"):
         backend.logits(np.zeros((2, 11), np.int64), np.zeros((2, 11), np.int64))
+    libraries(onnxruntime=fake_onnxruntime([CUDA_PROVIDER], started=()))
+    with pytest.raises(InputError, match="ONNX Runtime 1.19.2 lacks bfloat16; update it to 1.24, or export"):
+        backends.open_backend(exported, GPU, 1, "fp32", "gpu")
 
 
 def test_two_builds_of_onnx_runtime_are_refused(libraries, exported, monkeypatch):
@@ -186,19 +189,29 @@ def test_two_builds_of_onnx_runtime_are_refused(libraries, exported, monkeypatch
         backends.open_backend(exported, "onnx", 1, "fp32", "gpu")
 
 
-@pytest.mark.parametrize("name, precision, available, message", [
-    ("onnx", "fp32", [CPU], "has no CUDA; pip uninstall -y onnxruntime, then pip install"),
-    ("onnx", "fp16", [CUDA_PROVIDER], "precision fp16 is for backend paddle, not onnx; use precision"),
-    ("onnx-int8", "fp32", [CUDA_PROVIDER], "int8 runs on the CPU; use backend auto, or device cpu"),
-    ("auto", "fp32", [CPU], "precision fp32; pip uninstall .* && pip install .*, or pass device cpu"),
-    ("auto", "bf16", [CUDA_PROVIDER], "has a GPU here for precision bf16; pip uninstall -y paddlepaddle"),
+ON_CUDA, NONE_OF = [CUDA_PROVIDER], "device {} is none of cpu, gpu and gpu:N; use one of them"
+
+
+@pytest.mark.parametrize("files, name, precision, given, available, message", [
+    ("", "onnx", "fp32", "gpu", [CPU], "has no CUDA; pip uninstall -y onnxruntime, then pip install"),
+    ("onnx gpu.onnx", "auto", "fp32", "gpu", [CPU], "has no CUDA; pip uninstall -y onnxruntime, then pip"),
+    ("", "onnx", "fp32", "gpu:1", ON_CUDA, "start CUDA there; libcudart.so.99, .* is missing: pip"),
+    ("", "onnx", "fp16", "gpu", ON_CUDA, "precision fp16 is for backend paddle, not onnx; use precision"),
+    ("", "onnx-int8", "fp32", "gpu", ON_CUDA, "int8 runs on the CPU; use backend auto, or device cpu"),
+    ("", "auto", "fp32", "gpu", [CPU], "precision fp32; pip uninstall .* && pip install .*, or pass device"),
+    ("", "auto", "bf16", "gpu", ON_CUDA, "has a GPU here for precision bf16; pip uninstall -y paddlepaddle"),
+    ("", "auto", "fp16", "cpu", [CPU], "precision fp16 needs device gpu; use fp32, or bf16 with backend"),
+    ("onnx", "auto", "bf16", "gpu", ON_CUDA, "no model for paddle; precision bf16 takes one; export it with"),
+    ("onnx", "paddle", "fp16", "gpu", ON_CUDA, "no model for paddle; precision fp16 takes one; export it"),
+    *(("", "onnx", "fp32", given, ON_CUDA, NONE_OF.format(given)) for given in ("gpu:x", "gpu:-1", "cuda")),
 ])  # fmt: skip
-def test_what_no_library_supports_on_a_gpu_is_refused(
-    libraries, exported, name, precision, available, message
+def test_what_cannot_run_on_a_gpu_is_refused(
+    libraries, exported, files, name, precision, given, available, message
 ):
-    libraries(paddle=fake_paddle(is_cuda=False), onnxruntime=fake_onnxruntime(available))
+    libraries(paddle=fake_paddle(is_cuda=False), onnxruntime=fake_onnxruntime(available, started=[CPU]))
+    there = {f"model.{kind}": "" for kind in files.split()} or exported.files
     with pytest.raises(InputError, match=message) as caught:
-        backends.open_backend(exported, name, 1, precision, "gpu")
+        backends.open_backend(replace(exported, files=there), name, 1, precision, given)
     assert "\n" not in str(caught.value)
 
 
@@ -208,32 +221,6 @@ def test_a_precision_that_an_old_gpu_lacks_is_refused(libraries, exported, preci
     wanted = f"precision {precision} needs a GPU of compute capability {least}.0, this one has "
     with pytest.raises(InputError, match=wanted):
         backends.open_backend(exported, "paddle", 1, precision, "gpu")
-
-
-def test_what_cannot_run_on_a_gpu_is_refused(libraries, exported):
-    libraries(paddle=fake_paddle(), onnxruntime=fake_onnxruntime([CUDA_PROVIDER]))
-    onnx_only = replace(exported, files={"model.onnx": ""})
-    with pytest.raises(InputError, match="no model for paddle; precision fp16 takes one; export it with"):
-        backends.open_backend(onnx_only, "paddle", 1, "fp16", "gpu")
-    libraries(paddle=fake_paddle(), onnxruntime=fake_onnxruntime([CPU]))
-    for files, precision, message in (
-        (["model.onnx", "model.gpu.onnx"], "fp32", "has no CUDA; pip uninstall -y onnxruntime, then pip"),
-        (["model.onnx"], "bf16", "no model for paddle; precision bf16 takes one; export it with format both"),
-    ):
-        with pytest.raises(InputError, match=message):
-            there = replace(exported, files=dict.fromkeys(files, ""))
-            backends.open_backend(there, "auto", 1, precision, "gpu")
-    libraries(onnxruntime=fake_onnxruntime([CUDA_PROVIDER, CPU], started=[CPU]))
-    for given in ("gpu:x", "gpu:-1", "cuda"):
-        with pytest.raises(InputError, match=f"device {given} is none of cpu, gpu and gpu:N; use one"):
-            backends.open_backend(exported, "onnx", 1, "fp32", given)
-    with pytest.raises(InputError, match="could not start CUDA there; libcudart.so.99, .* is missing: pip"):
-        backends.open_backend(exported, "onnx", 1, "fp32", "gpu")
-
-
-def test_fp16_on_a_cpu_is_refused(folder):
-    with pytest.raises(InputError, match="precision fp16 needs device gpu; use fp32, or bf16 with backend"):
-        PairPredictor(folder, precision="fp16")
 
 
 @pytest.mark.skipif(bool(paddle.device.cuda.device_count()), reason="there is a GPU")

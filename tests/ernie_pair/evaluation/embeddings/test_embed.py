@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from ernie_pair.embeddings.embed_config import EmbedConfig
 from ernie_pair.embeddings.open_embedder import EmbedderOptions, open_embedder
 from ernie_pair.evaluation.embeddings import embed as embedding
 from ernie_pair.evaluation.embeddings.embed import embed
-from ernie_pair.inference.vector_files import open_vectors
+from ernie_pair.inference.vector_files import VectorWriter, open_vectors
 from ernie_pair.retrieval.build_index import IndexConfig, make_index
 
 COUNT, PIECE = 100, 16
@@ -125,21 +126,21 @@ def test_a_killed_run_resumes_to_identical_bytes(folder, tmp_path, small_pieces,
 
 @contextmanager
 def failing_after(monkeypatch, pieces):
-    """The machine fails after this many pieces."""
-    pack, made = embedding.pack_vectors, []
+    """The disk is full for one piece, behind this many; there is room for the next."""
+    write, asked = VectorWriter._write, []
 
-    def fail(rows, dtype):
-        if len(made) == pieces:
-            raise MachineError("the machine failed")
-        made.append(1)
-        return pack(rows, dtype)
+    def fail(self, name, data):
+        asked.append(name)
+        if name == "vectors.npy" and asked.count(name) == pieces + 1:
+            raise OSError("the disk is full")
+        write(self, name, data)
 
-    with monkeypatch.context() as patch, pytest.raises(MachineError, match="the machine failed"):
-        patch.setattr(embedding, "pack_vectors", fail)
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="the disk is full"):
+        patch.setattr(VectorWriter, "_write", fail)
         yield
 
 
-@pytest.mark.parametrize("damage", ["bytes", "lines", "absent"])
+@pytest.mark.parametrize("damage", ["none", "bytes", "lines", "absent"])
 def test_a_damaged_piece_is_recomputed(folder, tmp_path, small_pieces, monkeypatch, damage):
     embed(config_of(folder, tmp_path / "whole"))
     with failing_after(monkeypatch, 4):
@@ -151,11 +152,23 @@ def test_a_damaged_piece_is_recomputed(folder, tmp_path, small_pieces, monkeypat
         vectors.write_bytes(content)
     elif damage == "lines":
         pieces.write_bytes(pieces.read_bytes()[:-7])
-    else:
+    elif damage == "absent":
         vectors.unlink()
     embed(config_of(folder, tmp_path / "cut"))
     cut, whole = ((tmp_path / name / "vectors.npy").read_bytes() for name in ("cut", "whole"))
     assert cut == whole
+
+
+def test_texts_that_change_meanwhile_are_reported(folder, tmp_path, small_pieces, monkeypatch):
+    texts, rows_of, read = write_texts(tmp_path / "texts.txt", 20), embedding._rows_of, []
+
+    def fewer(config):
+        read.append(os.utime(texts, (1, 1)))
+        return islice(rows_of(config), 20 - len(read))
+
+    monkeypatch.setattr(embedding, "_rows_of", fewer)
+    with pytest.raises(InputError, match="texts.txt changed while it was read; run again when it is"):
+        embed(config_of(folder, tmp_path / "cut", input_file=str(texts)))
 
 
 def test_partial_output_of_other_texts_is_not_reused(folder, tmp_path, small_pieces, monkeypatch):
