@@ -20,6 +20,7 @@ from ernie_pair.core.errors import InputError
 from ernie_pair.core.run_module import python_words
 from ernie_pair.inference.exported_model import (
     EXPORT_MANIFEST,
+    GPU_FILES,
     INT8_FILES,
     ONNX_FILES,
     PADDLE_FILES,
@@ -123,7 +124,7 @@ def write_dockerfile(exported: ExportedModel, wheel: str) -> None:
     """Write Dockerfile and ``wheel``, built for '', beside the model. Raises InputError if building fails."""
     folder = exported.folder
     path = Path(shutil.copyfile(wheel, folder / Path(wheel).name)) if wheel else build_wheel(folder)
-    files = sorted({EXPORT_MANIFEST, *exported.files} - set(PADDLE_FILES))
+    files = sorted({EXPORT_MANIFEST, *exported.files} - {*PADDLE_FILES, *GPU_FILES})
     health, serve = (json.dumps(command) for command in (["python", "-c", HEALTH], SERVE))
     content = TEXT.format(
         python=read_wheel_python(path), wheel=path.name, extra=EXTRA, files=" ".join(files), user=USER,

@@ -242,18 +242,19 @@ class _Build:
 
     def behind_attention(self, states: str, attended: str, names: Dict[str, Any]) -> str:
         """Return the states after a layer, of those before it and what its heads give."""
-        for norm, last, product in (("norm1", "out", attended), ("norm2", "outer", "")):
-            if not product:
-                inner = self.product(states, names["inner"])
-                if names["activation"] == "Relu":
-                    product = self.node("Relu", self.node("Add", inner, names["inner_bias"]))
-                else:
-                    product = self.fused(names["activation"], inner, names["inner_bias"])
-            product = self.product(product, names[last])
-            by = names[norm], names[f"{norm}_bias"], names[f"{last}_bias"]
-            epsilon = names[f"{norm}_epsilon"]
-            states = self.fused("SkipLayerNormalization", product, states, *by, epsilon=epsilon)
-        return states
+        states = self.added(states, attended, names, "out", "norm1")
+        inner = self.product(states, names["inner"])
+        if names["activation"] == "Relu":
+            inner = self.node("Relu", self.node("Add", inner, names["inner_bias"]))
+        else:
+            inner = self.fused(names["activation"], inner, names["inner_bias"])
+        return self.added(states, inner, names, "outer", "norm2")
+
+    def added(self, states: str, inner: str, names: Dict[str, Any], part: str, norm: str) -> str:
+        """Return the norm of ``states`` and what the linear layer ``part`` makes of ``inner``."""
+        by = names[norm], names[f"{norm}_bias"], names[f"{part}_bias"]
+        epsilon, product = names[f"{norm}_epsilon"], self.product(inner, names[part])
+        return self.fused("SkipLayerNormalization", product, states, *by, epsilon=epsilon)
 
     def padded(self, states: str, lengths: str, layers: List[Dict[str, Any]]) -> str:
         """Return the states [B, S, D] after ``layers``."""

@@ -80,7 +80,7 @@ def _chosen(exported: ExportedModel, name: str, there: List[str], precision: str
     if device == "cpu" and name == GPU:
         raise InputError(f"--backend {GPU} is for a GPU; pass --device gpu, or --backend onnx")
     if precision != "fp32" and name not in ("auto", "paddle"):
-        raise InputError(f"--precision {precision} is for --backend paddle, not {name}; use --precision fp32")
+        raise InputError(f"--precision {precision} is for --backend paddle, not {name}; leave it out")
     if device == "cpu" and precision == "bf16":
         check_bf16()
         return "paddle"
@@ -204,9 +204,7 @@ def _why_no_cuda(onnxruntime: Any) -> str:
             missing.append(name)
     if missing:
         return f"{', '.join(missing)} is missing: {install_command('gpu-predict')}, or pass --device cpu"
-    return (
-        f"it takes a driver for CUDA {version} and a GPU of that number: see nvidia-smi, or pass --device cpu"
-    )
+    return f"it takes a driver for CUDA {version} and this GPU: see nvidia-smi, or pass --device cpu"
 
 
 class PaddleBackend:

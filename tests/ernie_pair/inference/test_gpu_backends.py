@@ -196,7 +196,7 @@ ON_CUDA, NONE_OF = [CUDA_PROVIDER], "device {} is none of cpu, gpu and gpu:N; us
     ("", "onnx", "fp32", "gpu", [CPU], "has no CUDA; pip uninstall -y onnxruntime, then pip install"),
     ("onnx gpu.onnx", "auto", "fp32", "gpu", [CPU], "has no CUDA; pip uninstall -y onnxruntime, then pip"),
     ("", "onnx", "fp32", "gpu:1", ON_CUDA, "start CUDA there; libcudart.so.99, .* is missing: pip"),
-    ("", "onnx", "fp16", "gpu", ON_CUDA, "precision fp16 is for backend paddle, not onnx; use precision"),
+    ("", "onnx", "fp16", "gpu", ON_CUDA, "precision fp16 is for backend paddle, not onnx; leave it out"),
     ("", "onnx-int8", "fp32", "gpu", ON_CUDA, "int8 runs on the CPU; use backend auto, or device cpu"),
     ("", "auto", "fp32", "gpu", [CPU], "precision fp32; pip uninstall .* && pip install .*, or pass device"),
     ("", "auto", "bf16", "gpu", ON_CUDA, "has a GPU here for precision bf16; pip uninstall -y paddlepaddle"),

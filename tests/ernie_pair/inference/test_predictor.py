@@ -166,7 +166,7 @@ def test_float32_computes_what_is_asked_in_small_batches(exported, monkeypatch):
 
 
 @pytest.mark.parametrize("backend, level, reason", [
-    ("onnx", "avx512_bf16", "precision bf16 is for backend paddle, not onnx; use precision fp32"),
+    ("onnx", "avx512_bf16", "precision bf16 is for backend paddle, not onnx; leave it out"),
     ("onnx-int8", "avx512_bf16", "is for backend paddle, not onnx-int8"),
     ("paddle", "avx512", r"needs a processor with AVX512-BF16 \(.*\); use precision fp32"),
     ("auto", "none", "needs a processor with AVX512-BF16 "),
