@@ -42,7 +42,7 @@ DEFAULTS = {
     "device": "an exported model runs on the CPU",
     "documents pairs epochs num_samples top_k": "as many as the command needs",
     "format dtype": "of answers, of models, of vectors",
-    "min_count temperature": "of pieces and n-grams, of logits and cosines",
+    "min_count temperature precision": "of n-grams, of logits and cosines, of products and files for a GPU",
     "output_file output_dir port": "what a command writes, or where it listens, if nobody says",
     "retrieval": "of an index, and all that it was made for",
 }

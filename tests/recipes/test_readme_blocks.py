@@ -168,7 +168,7 @@ def write_texts(here):
     (here / "asked.tsv").write_text(
         "question\tid\n" + "".join(f"{text}\ta{n}\n" for _, text, n in asked), encoding="utf-8"
     )
-    rows = "".join(f"{one},答案{n}\n" for *two, n in asked for one in two)
+    rows = "".join(f"{text}{text[:more]},答案{n}\n" for n, text in enumerate(texts) for more in range(5))
     (here / "faq.csv").write_text(f"question,answer\n{rows}", encoding="utf-8")
     (here / "questions.txt").write_text("".join(f"{text}\n" for text in texts[:5]), encoding="utf-8")
     lines = (here / "dev.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
