@@ -30,7 +30,7 @@ LIMITS = {  # what is counted: at most, aim
     "files on the stack to the first layer": (9, 5),
     "functions run before the first layer": (1_250, 400),
     "% of the package that `train` loads": (42, 25),
-    "lines of JSON and CSV": (1_641, 1_500),
+    "lines of JSON and CSV": (1_647, 1_500),
     "KB of the changelog": (4, 6),
 }
 TRAIN = """train --model_name_or_path model --model_type ernie --from_scratch true --train_file train.tsv
