@@ -41,7 +41,7 @@ def make(given: argparse.Namespace) -> None:
             (folder / name).write_text("\n".join(["text_a\ttext_b", *part, ""]), encoding="utf-8")
         for kind, sizes in (("classifier", BASE), ("encoder", BASE), ("small", SMALL)):
             _export(folder, kind, sizes, Path(given.vocab_file))
-        with tarfile.open(given.output_file, "w:xz", preset=1) as archive:
+        with tarfile.open(given.output_file, "x:xz", preset=1) as archive:
             for part in ("classifier-shipped", "encoder-shipped", "small-shipped", "pairs.tsv"):
                 archive.add(folder / part, part)
 

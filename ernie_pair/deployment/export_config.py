@@ -99,8 +99,8 @@ class ExportFlags(ColumnFlags, OverwriteFlag):
     def __post_init__(self):
         super().__post_init__()
         refuse_short_pairs(self.max_seq_len)
-        lower = {"onnx": ("bf16", "fp16"), GPU: ()}.get(self.format, ("fp16",))
-        if self.precision in lower:
+        unfit = {"onnx": ("bf16", "fp16"), GPU: ()}.get(self.format, ("fp16",))
+        if self.precision in unfit:
             cure = "fp32, or --format both" if self.precision == "bf16" else "fp32, or --format onnx-gpu"
             raise InputError(f"--precision {self.precision} is not of --format {self.format}; use {cure}")
         if self.quantize_file and not self.lower_precisions:

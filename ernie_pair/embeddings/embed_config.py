@@ -83,9 +83,7 @@ class EmbedConfig(OverwriteFlag, RayFlags, TextFlags, EmbedderFlags):
         needs={"parquet": {"pyarrow": ""}},
     )
     payload_columns: str = data_option(
-        "",
-        help="columns that ride along there, separated by commas",
-        only_with="format=parquet",
+        "", help="columns that ride along there, separated by commas", only_with="format=parquet"
     )
     prompt_name: str = data_option(
         "",
@@ -176,9 +174,7 @@ class ExportEmbeddingConfig(OverwriteFlag):
         "onnx", help="onnx-gpu: also write a file of operators that only a GPU has"
     )
     precision: Literal["fp16", "bf16", "fp32"] = precision_option(
-        "fp16",
-        help="of the file for a GPU; the drift of the vectors is reported",
-        only_with="format=onnx-gpu",
+        "fp16", help="of the file for a GPU; their drift is reported", only_with="format=onnx-gpu"
     )
 
     def __post_init__(self):

@@ -1,7 +1,7 @@
 """An exported model on ONNX Runtime or on Paddle Inference: ids in, logits out. Neither needs the other.
 
-A GPU is one of those that CUDA_VISIBLE_DEVICES shows, the first for Paddle Inference, which computes there in
-float32 or half precision, as ONNX Runtime does with the file for a GPU; with that for a CPU in float32.
+A GPU is one of those that CUDA_VISIBLE_DEVICES shows: Paddle Inference computes there in float32 or half
+precision, as ONNX Runtime does with the file for a GPU; with that for a CPU in float32.
 B batch, S sequence, C classes. ``rules`` of a backend says which batches suit it.
 """
 

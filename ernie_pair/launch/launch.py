@@ -123,9 +123,9 @@ class LaunchConfig(Options):
             )
         if self.gpus and device == "cpu":
             raise InputError(f"--gpus {self.gpus} and --device cpu exclude each other; leave one of them out")
-        if device == "gpu" and not (self.gpus or self.is_alone):
+        if device.startswith("gpu") and not self.is_alone and not (device == "gpu" and self.gpus):
             raise InputError(
-                "--device gpu with several processes: name a GPU for each, --gpus 0,1 for example"
+                f"--device {device} with several processes: name a GPU for each, --gpus 0,1 for example"
             )
 
 

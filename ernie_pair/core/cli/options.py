@@ -435,7 +435,7 @@ def checked(value, hint, where: str) -> object:
 
 def _is_one_of(value: str, words: tuple[str, ...]) -> bool:
     """Return whether ``value`` is one of ``words``, in which N stands for a number: gpu:N."""
-    return value in words or re.sub(r":\d+$", ":N", value) in words
+    return re.sub(r":\d+$", ":N", value) in words and not value.endswith(":N")
 
 
 def check_whole_numbers(at_least: int, **given: object) -> None:

@@ -87,7 +87,7 @@ def embed(config: EmbedConfig) -> None:
         _write(config, embedder, writer, stamp)
         check_unchanged(text_file, stamp)
         about = _about(config, embedder, writer, sha256)
-        fill = partial(_fill, writer=writer, about=about, config=config)
+        fill = partial(_fill, writer=writer, about=about, config=config, stamp=stamp)
         publish_results(output_dir, fill, "embed", config, results)
     if embedder.num_cut:  # of those that this process has seen
         logger.info("%s", describe_cut(embedder))
@@ -198,12 +198,13 @@ def _about(config: EmbedConfig, embedder: TextEmbedder, writer: VectorWriter, sh
     }
 
 
-def _fill(draft: Path, writer: VectorWriter, about: dict, config: EmbedConfig) -> None:
+def _fill(draft: Path, writer: VectorWriter, about: dict, config: EmbedConfig, stamp: Any) -> None:
     writer.publish_into(draft)
     files = {name: sha256_of_file(draft / name) for name in writer.arrays}
     write_json(draft / VECTORS_JSON, {**about, "files": files})
     if config.format == "parquet":
         _write_parquet(draft / PARQUET, config, open_vectors(draft))
+        check_unchanged(Path(config.input_file), stamp)  # it was read once more
 
 
 def _write_parquet(path: Path, config: EmbedConfig, vectors: VectorFile) -> None:
@@ -216,7 +217,7 @@ def _write_parquet(path: Path, config: EmbedConfig, vectors: VectorFile) -> None
     schema, rows = pyarrow.schema(kinds), _rows_of(config)
     with parquet.ParquetWriter(path, schema) as file:
         for first in range(0, vectors.count, PIECE):
-            part = list(islice(rows, PIECE))
+            part = list(islice(rows, min(PIECE, vectors.count - first)))
             numbers = vectors.rows(first, first + len(part)).ravel()
             columns: Dict[str, Any] = {"id": [row.id for row in part], "text": [row.text for row in part]}
             columns["vector"] = pyarrow.FixedSizeListArray.from_arrays(numbers, vectors.dim)

@@ -153,7 +153,8 @@ def _drift(
     products = np.concatenate([(one * other).sum(axis=1) for one, other in zip(found, expected)])
     cosines = products / (lengths[0] * lengths[1])
     if not np.isfinite(cosines).all():
-        raise CheckpointError(f"the {backend.name} model answers with NaN or infinity; export without it")
+        cure = "pass --precision fp32" if backend.name == GPU else "leave --quantize int8 out"
+        raise CheckpointError(f"the {backend.name} model answers with NaN or infinity; {cure}")
     return {"texts": len(cosines), "mean_cosine": float(cosines.mean()), "least_cosine": float(cosines.min())}
 
 
