@@ -49,7 +49,7 @@ DEFAULT_KERNELS = {item.name: item.default for item in fields(KernelFlags)}
 class KernelChoice(NamedTuple):
     """The path of a run: ``fused``, with its level and the precision of products, or ``plain``, and why.
 
-    ``notes``: more about the fused path: why it is not faster, what it leaves to Paddle.
+    ``notes``: more about the path: why it is not faster, what it leaves to Paddle, what a GPU fuses.
     """
 
     path: str
@@ -79,8 +79,9 @@ class KernelChoice(NamedTuple):
         """Return the path as a line for the log, or without the notes for a report."""
         if not self.is_fused:
             products = f", products in {self.precision}" if self.is_cast else ""
-            return f"plain kernels of Paddle{products}: {self.reason}"
-        line = f"fused kernels, {self.level}, products in {self.precision}"
+            line = f"plain kernels of Paddle{products}: {self.reason}"
+        else:
+            line = f"fused kernels, {self.level}, products in {self.precision}"
         return "; ".join([line, *self.notes]) if with_notes else line
 
     def with_note(self, note: str) -> "KernelChoice":

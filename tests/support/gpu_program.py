@@ -18,7 +18,7 @@ def pretend_processes(processes: int) -> None:
         )
 
 
-def build(processes: int, **flags):
+def build(processes: int, attention_dropout: float = 0.1, **flags):
     from tiny_pretrain import SIZES, VOCAB
 
     from ernie_pair.models.spec import parse_spec
@@ -29,6 +29,6 @@ def build(processes: int, **flags):
     paths = {name: "unused" for name in ("model_name_or_path", "input_dir", "output_dir")}
     layout = {"sharding_degree": processes, "use_sharding": processes > 1}
     config = PretrainConfig(**paths, **{"device": "gpu", "micro_batch_size": 4, **layout, **flags})
-    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": attention_dropout}
     settings = ernie_config(parse_spec({"vocab_size": len(VOCAB), **SIZES}), **dropout)
     return build_program(config, settings)

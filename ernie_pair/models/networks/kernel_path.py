@@ -1,7 +1,7 @@
 """Choose the kernels of a model, fused or plain, and give it its dropout and its threads."""
 
 from contextlib import nullcontext
-from typing import ContextManager, Union
+from typing import ContextManager, Sequence, Union
 
 import numpy as np
 import paddle
@@ -24,10 +24,12 @@ from ernie_pair.kernels.encoder_layer import (
 from ernie_pair.models.networks.custom_model import CustomModel
 from ernie_pair.models.networks.encoders import EncoderModel
 from ernie_pair.runtime.cpu import cpu_threads
-from ernie_pair.runtime.gpu import check_gpu_capability, paddle_capability
+from ernie_pair.runtime.gpu import check_gpu_capability, gpu_capability, paddle_capability
 from ernie_pair.runtime.paddle_patches.core_settings import set_math_threads
+from ernie_pair.runtime.paddle_patches.layers import fuse_attention
 
 AnyModel = Union[EncoderModel, CustomModel]
+FLASH_CAPABILITY = (8, 0)
 
 
 def choose_path(
@@ -45,6 +47,7 @@ def choose_path(
     has its kernels already. Raises InputError if they cannot be had.
     """
     parts = model.layers(), model.embeddings()
+    fuse_attention(parts[0], is_wanted=False)  # of another device
     is_own = isinstance(model, CustomModel)
     unfit = f"{model.family} is a layer of your own" if is_own else unsupported_reason(parts[0])
     choice = agree_on_path(
@@ -53,6 +56,8 @@ def choose_path(
     if choice.is_cast:
         flag = f"--precision {choice.precision}"
         check_gpu_capability(paddle_capability(), DTYPES[choice.precision], flag, "use another precision")
+    if device != "cpu" and (choice.is_cast or getattr(flags, "computes_in_half", False)):
+        choice = fuse_half_attention(parts[0], choice)
     state = model.fused_state
     if choice.is_fused and (state is None or state.precision != choice.precision):
         model.fused_state = ModelState(choice.precision, cpu_threads())
@@ -63,6 +68,14 @@ def choose_path(
     if not choice.is_fused or all(map(are_fit, parts[1])):
         return choice
     return choice.with_note("embeddings by Paddle")
+
+
+def fuse_half_attention(layers: Sequence, choice: KernelChoice) -> KernelChoice:
+    """Let a GPU that has it compute the attention of ``layers``, in half precision, by flash attention."""
+    if (gpu_capability() or (0, 0)) < FLASH_CAPABILITY:
+        return choice
+    fuse_attention(layers, is_wanted=True)
+    return choice.with_note("flash attention")
 
 
 def take_threads(model: AnyModel, threads: int) -> None:

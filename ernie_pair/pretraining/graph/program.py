@@ -10,7 +10,7 @@ scope, the other moves the weights. On a CPU an operator computes the encoder la
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, Callable, NamedTuple, Optional, Sequence
+from typing import Any, Callable, ContextManager, NamedTuple, Optional, Sequence
 
 import numpy as np
 import paddle
@@ -22,6 +22,7 @@ from ernie_pair.kernels.choice import KernelChoice, KernelFlags, agree_on_path, 
 from ernie_pair.kernels.encoder_layer import unsupported_reason
 from ernie_pair.kernels.library import open_kernels
 from ernie_pair.kernels.operator import GraphInputs, OperatorError, add_encoder_layer, load_operator
+from ernie_pair.models.networks.kernel_path import fuse_half_attention
 from ernie_pair.pretraining.config.pretrain_config import PretrainConfig
 from ernie_pair.pretraining.graph.model import (
     LossSums,
@@ -213,14 +214,21 @@ def _add_forward(
     layers, dropout = encoder_of(model).encoder.layers, programs.SeededDropout(seed)
     kernels = fuse_layers(layers, kernels, config, GraphInputs(seed, feeds["masked_positions"]))
     recomputes = config.use_recompute and not is_test
+    is_half = config.computes_in_half and not is_test
+    if config.device == "gpu" and is_half and not model_config.attention_probs_dropout_prob:
+        kernels = fuse_half_attention(layers, kernels)  # whose own dropout no seed of a pass reaches
     cut = [_RecomputedLayer(layer, dropout, place, recomputes) for place, layer in enumerate(layers, start=1)]
-    plan = precision_of(config)
-    casts = nullcontext()
-    if plan is not None and plan.dtype != "float32" and not is_test:
-        casts = paddle.amp.auto_cast(custom_black_list=plan.float32_ops, dtype=plan.dtype)
-    with dropout.used(), casts:
+    with dropout.used(), _casting(config) if is_half else nullcontext():
         outputs = run_ernie(model, feeds)
         return _Forward(model, weights, sum_losses(outputs, feeds), kernels, cut if recomputes else [])
+
+
+def _casting(config: PretrainConfig) -> ContextManager:
+    """Return a context in which products are built in the half precision of ``config``, if it has one."""
+    plan = precision_of(config)
+    if plan is None or not config.computes_in_half:
+        return nullcontext()
+    return paddle.amp.auto_cast(custom_black_list=plan.float32_ops, dtype=plan.dtype)
 
 
 class _RecomputedLayer:
@@ -263,12 +271,12 @@ def _add_backward(config: PretrainConfig, graph: StaticGraph, forward: _Forward)
     """Return the parameters that have a gradient, and their gradients by the loss of this micro-batch."""
     loss = loss_of(config, graph, forward.sums, forward.weights)
     parameters = {parameter.name: parameter for parameter in forward.model.parameters()}
-    gradients = dict(zip(parameters, _gradients_through(forward, loss, list(parameters.values()))))
+    gradients = dict(zip(parameters, _gradients_through(config, forward, loss, list(parameters.values()))))
     trained = [name for name, gradient in gradients.items() if gradient is not None]
     return [parameters[name] for name in trained], [gradients[name] for name in trained]
 
 
-def _gradients_through(forward: _Forward, loss, parameters: list) -> list:
+def _gradients_through(config: PretrainConfig, forward: _Forward, loss, parameters: list) -> list:
     """Return the gradients of ``loss``, with recompute layer by layer; None where there is no influence."""
     if not forward.layers:
         return programs.gradients_of([loss], parameters)
@@ -277,7 +285,7 @@ def _gradients_through(forward: _Forward, loss, parameters: list) -> list:
     found = dict(zip((parameter.name for parameter in parameters), gradients))
     for cut in reversed(forward.layers):
         own = cut.layer.parameters()
-        with cut.dropout.used():
+        with cut.dropout.used(), _casting(config):
             of_output, *gradients = programs.gradients_of([cut.again()], [cut.source, *own], [of_output])
         found.update(zip((parameter.name for parameter in own), gradients))
     for parameter, gradient in zip(parameters, programs.gradients_of([first.x], parameters, [of_output])):

@@ -6,6 +6,7 @@ one layer is set in the dictionary of the object.
 """
 
 import math
+from functools import partial
 from typing import Any, Optional
 
 import paddle
@@ -73,6 +74,43 @@ def read_padding_row(embedding) -> None:
 def activation_of(layer) -> str:
     """Return which of ACTIVATIONS an encoder layer has, '' for another; Paddle 3.3 names it `_gelu`."""
     return next((name for name in ACTIVATIONS if layer.activation is getattr(F, name)), "")
+
+
+def fuse_attention(layers, is_wanted: bool) -> None:
+    """Let the attention of ``layers`` be `attend_fused`, or what its class computes.
+
+    An attention of another class, with hooks or with another forward pass stays as it is.
+    """
+    for layer in layers:
+        attention = sublayer_of(layer, "self_attn")
+        found = None if attention is None else own_forward(attention)
+        if getattr(found, "func", None) is attend_fused:
+            set_forward(attention, None)
+        if is_wanted and attention is not None and runs_its_class(attention, nn.MultiHeadAttention):
+            set_forward(attention, partial(attend_fused, attention))
+
+
+def attend_fused(attention, query_BQD, key_BSD=None, value_BSD=None, attn_mask=None, cache=None):
+    """Return what a MultiHeadAttention does, [B, Q, D], by Paddle's one operator for scores, softmax, sums.
+
+    ``attn_mask``: float, added to the scores, [B, 1, Q or 1, S]. On a GPU of compute capability 8.0 or above
+    that operator is flash attention for half precision; elsewhere Paddle takes what it has. Where products
+    are cast (AMP) a sum with a bias in float32 may not be, and then float32 would be what it is asked for.
+    """
+    assert cache is None and not attention.need_weights
+    key_BSD = query_BQD if key_BSD is None else key_BSD
+    value_BSD = key_BSD if value_BSD is None else value_BSD
+    asked = (attention.q_proj, query_BQD), (attention.k_proj, key_BSD), (attention.v_proj, value_BSD)
+    split = [0, 0, attention.num_heads, attention.head_dim]
+    query, key, value = (product(states).reshape(split) for product, states in asked)
+    if paddle.is_autocast_enabled():
+        query, key, value = (each.astype(paddle.get_autocast_dtype()) for each in (query, key, value))
+    if attn_mask is not None:
+        # The kernel reads a row of the mask for every query.
+        attn_mask = attn_mask.astype(query.dtype).expand([-1, -1, query.shape[1], -1])
+    rate = attention.dropout if attention.training else 0.0
+    found = F.scaled_dot_product_attention(query, key, value, attn_mask, rate, training=attention.training)
+    return attention.out_proj(found.reshape([0, 0, attention.num_heads * attention.head_dim]))
 
 
 def init_like(encoder: nn.Layer, layer: nn.Layer) -> None:

@@ -1,16 +1,27 @@
 """The last layer on the first token only: the same logits and gradients, used only where it is safe."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import paddle
 import pytest
 from paddle import nn
 from tiny_pair import write_new
 
+from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.families import FAMILIES
+from ernie_pair.models.networks import kernel_path
 from ernie_pair.models.networks.classifier import PairClassifier, build_classifier
 from ernie_pair.models.source import open_model
-from ernie_pair.runtime.paddle_patches.layers import own_forward
+from ernie_pair.runtime.amp_flags import AmpFlags
+from ernie_pair.runtime.paddle_patches.layers import fuse_attention, own_forward
 from ernie_pair.training.recompute import recompute_layers
+
+
+@dataclass(frozen=True, kw_only=True)
+class HalfFlags(KernelFlags, AmpFlags):
+    """The flags of a training that decide its kernels."""
+
 
 ALONE = (
     "ernie", "ernie_gram", "bert", "roberta", "xlm_roberta", "electra", "ppminilm", "skep",
@@ -138,3 +149,39 @@ def test_dropout_statistics_match_those_of_all_tokens(tmp_path):
     (first, spread), (second, other) = means
     assert np.all(np.abs(first - second) < 5 * spread / np.sqrt(200) + 5 * other / np.sqrt(200))
     np.testing.assert_allclose(spread, other, rtol=0.5)
+
+
+@pytest.mark.parametrize("mode", ["eval", "train", "recompute"])
+@pytest.mark.parametrize("family", ("ernie_gram", "distilbert", "roformer"))
+def test_attention_in_one_operator_changes_no_answer(tmp_path, family, mode):
+    """What a GPU asks Paddle for, with its dropout and a last layer for the first token alone."""
+    model = build(tmp_path / "m", family)
+    inner = [layer.self_attn for layer in model.layers() if family != "roformer"]
+    for attention in inner:
+        attention.dropout = 0.2
+    model.eval() if mode == "eval" else model.train()
+    recompute_layers(model, mode == "recompute")
+    found = []
+    for is_wanted in (False, True):
+        fuse_attention(model.layers(), is_wanted)
+        assert all((own_forward(attention) is not None) == is_wanted for attention in inner)
+        paddle.seed(5)
+        found.append(logits_and_gradients(model))
+    assert_close(*found)
+
+
+@pytest.mark.parametrize("capability, half, is_fused", [((8, 0), True, True), ((7, 5), True, False),
+                                                        ((9, 0), False, False)])  # fmt: skip
+def test_half_precision_on_a_newer_card_has_flash_attention(
+    tmp_path, monkeypatch, capability, half, is_fused
+):
+    monkeypatch.setattr(kernel_path, "gpu_capability", lambda: capability)
+    model = build(tmp_path / "m", "ernie_gram")
+    attentions = [layer.self_attn for layer in model.layers()]
+    choice = kernel_path.choose_path(
+        model, HalfFlags(use_amp=half, **({"amp_dtype": "float16"} if half else {})), "gpu"
+    )
+    assert ("flash attention" in choice.describe()) == is_fused
+    assert all((own_forward(each) is not None) == is_fused for each in attentions)
+    kernel_path.choose_path(model, KernelFlags(), "cpu")
+    assert all(own_forward(each) is None for each in attentions)

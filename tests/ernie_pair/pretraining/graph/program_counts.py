@@ -1,4 +1,4 @@
-"""Builds the programs of some layouts and prints how often each operator is in them, as JSON.
+"""Builds the programs of some layouts and prints how often each operator is in them, and how they attend.
 
 program_counts.py PROCESSES
 """
@@ -6,6 +6,7 @@ program_counts.py PROCESSES
 import json
 import sys
 from collections import Counter
+from unittest.mock import patch
 
 from gpu_program import build, pretend_processes
 
@@ -33,5 +34,28 @@ def counts(flags):
 
 import paddle  # noqa: E402 - after the processes
 
+from ernie_pair.models.networks import kernel_path  # noqa: E402
+
+# What a card decides: that it is new enough, and by which kernel it attends. Here that is the plain one.
+sdpa, asked = sys.modules["paddle.nn.functional.sdpa"], []
+
+
+def attended(**flags):
+    """Return the types of the queries that Paddle's attention is asked with, each with its dropout."""
+    asked.clear()
+    build(PROCESSES, **BF16, **flags)
+    return [[str(one.dtype[0]), one.dropout] for one in asked]
+
+
 paddle.enable_static()
-print("\n" + json.dumps({name: counts(flags) for name, flags in LAYOUTS.items()}))
+found = {name: counts(flags) for name, flags in LAYOUTS.items()}
+with (
+    patch.object(kernel_path, "gpu_capability", lambda: (8, 0)),
+    patch.object(sdpa, "select_sdp_for_sdpa", lambda one: asked.append(one) or "math"),
+):
+    flash = {
+        "plain": attended(attention_dropout=0.0),
+        "recompute": attended(attention_dropout=0.0, use_recompute=True),
+        "dropout": attended(),
+    }
+print("\n" + json.dumps([found, flash]))

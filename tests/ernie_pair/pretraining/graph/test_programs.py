@@ -11,8 +11,19 @@ LAYERS = 2
 
 
 @pytest.fixture(scope="module", params=[1, 2])
-def built(request):
-    return request.param, json_of(COUNTS, str(request.param))
+def printed(request):
+    return request.param, *json_of(COUNTS, str(request.param))
+
+
+@pytest.fixture
+def built(printed):
+    return printed[:2]
+
+
+def test_a_card_attends_in_half_precision_in_every_layer(printed):
+    """Flash attention takes no float32, which a sum with a bias is, nor the seed of a pass for dropout."""
+    asked = [["paddle.bfloat16", 0.0]] * LAYERS
+    assert printed[2] == {"plain": asked, "recompute": asked * 2, "dropout": []}
 
 
 def test_several_processes_sum_labels_gradients_and_parts(built):
