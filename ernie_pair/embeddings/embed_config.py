@@ -21,6 +21,7 @@ from ernie_pair.core.installation import TRAINING
 from ernie_pair.inference.embedder import EmbedderOptions
 from ernie_pair.inference.exported_model import GPU
 from ernie_pair.inference.ray_flags import RayFlags
+from ernie_pair.inference.token_rows import BatchTokensFlag
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.embedding_json import POOLING_NAMES, check_pooling
 from ernie_pair.models.labels import parse_label_map
@@ -34,7 +35,7 @@ AUTO = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbedderFlags(AskDeviceFlag, KernelFlags):
+class EmbedderFlags(AskDeviceFlag, BatchTokensFlag, KernelFlags):
     """How an embedding model computes vectors; a part of the commands."""
 
     dim: int = model_option(
@@ -62,7 +63,13 @@ class EmbedderFlags(AskDeviceFlag, KernelFlags):
     def options(self) -> EmbedderOptions:
         """Return them as `open_embedder` takes them."""
         pooling = "" if self.pooling == AUTO else self.pooling
-        return EmbedderOptions(self.dim, pooling, self.max_seq_len, batch_size=self.batch_size)
+        return EmbedderOptions(
+            self.dim,
+            pooling,
+            self.max_seq_len,
+            batch_size=self.batch_size,
+            batch_tokens=self.batch_tokens,
+        )
 
 
 @dataclass(frozen=True)

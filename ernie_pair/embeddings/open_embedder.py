@@ -80,6 +80,7 @@ def open_embedder(
         warn_of_classifier(path, source.spec.config)
     settings = settings_of_model(source, options.pooling, options.max_seq_len)
     model = open_trained(source, settings, device, kernels, options.threads)
+    model = model._replace(rules=model.rules.holding(options.batch_tokens))
     return TextEmbedder(model, options.dim, options.batch_size, options.prompt_in(settings, model.name))
 
 

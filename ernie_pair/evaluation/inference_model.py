@@ -12,7 +12,7 @@ from ernie_pair.core.errors import counted
 from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.core.files.atomic_folder import list_content
 from ernie_pair.inference.predictor import Advance, PairScorer
-from ernie_pair.inference.token_rows import WINDOW, encode_texts, open_tokenizer
+from ernie_pair.inference.token_rows import WINDOW, BatchRules, encode_texts, open_tokenizer
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.model_card import baseline_in, learned_nothing_in
 from ernie_pair.models.model_folder import resolve_model_folder
@@ -35,7 +35,8 @@ class TrainedScorer(PairScorer):
     """A trained model in ``folder``, or the best one of the run there; it decides by its calibration.
 
     ``kernels``: how it is computed on ``device``, cpu or gpu; ``threads``: of one forward pass on a CPU, 0:
-    those of this process. Raises InputError for a folder without one, CheckpointError.
+    those of this process; ``batch_tokens``: most tokens in one pass, in place of ``batch_size`` pairs, 0: no
+    limit. Raises InputError for a folder without one, CheckpointError.
     """
 
     window = WINDOW
@@ -49,10 +50,12 @@ class TrainedScorer(PairScorer):
         model_class: str = "",
         max_seq_len: int = 0,
         batch_size: int = BATCH_SIZE,
+        batch_tokens: int = 0,
         threads: int = 0,
         world: World = World(),  # noqa: B008
     ):
         self.world, self.device, self.flags, self.batch_size = world, device, kernels, batch_size
+        self.rules = BatchRules().holding(batch_tokens)
         self.started_on = start_device(device, world)
         self.where = str(resolve_model_folder(Path(folder)))
         self.model, vocab_file = load_classifier(self.where, model_class)
@@ -101,7 +104,7 @@ class TrainedScorer(PairScorer):
         rows = encode_texts(left, right, None, self.tokenizer, self.max_seq_len)
         group = self.process_group
         with casting(self.kernels):
-            return predict_logits(self.model, rows, self.batch_size, group, advance)
+            return predict_logits(self.model, rows, self.batch_size, group, advance, self.rules)
 
 
 class InferenceModel(TrainedScorer):
@@ -111,9 +114,8 @@ class InferenceModel(TrainedScorer):
         world = launched_world()
         start_console(world)
         device = default_device() if config.device == "auto" else config.device
-        same = {
-            name: getattr(config, name) for name in ("model_class", "max_seq_len", "batch_size", "threads")
-        }
+        names = ("model_class", "max_seq_len", "batch_size", "batch_tokens", "threads")
+        same = {name: getattr(config, name) for name in names}
         super().__init__(config.model_path, device, config, world=world, **same)
         logger.info("on %s, %s", self.started_on, counted(world.size, "process", "processes"))
         if self.device == "cpu" or self.kernels.is_cast:

@@ -32,6 +32,7 @@ def load(
     *,
     threshold: Optional[float] = None,
     symmetric: str = "auto",
+    batch_tokens: int = 0,
 ) -> PairScorer:
     """Open the pair model in ``folder``, trained (of a run, its best) or exported, for many predictions.
 
@@ -43,17 +44,18 @@ def load(
     A classifier, a ranker and a model for regression give the same `Prediction`. ``device``: cpu or gpu.
     ``threads``: of one forward pass on a CPU, 0: those of this process. ``threshold``: with two classes, the
     probability at or above which a pair is of class 1, None: as the folder says. ``symmetric``: average
-    scores (a, b) and (b, a), none only (a, b), auto as the folder says. For another backend or precision of
+    scores (a, b) and (b, a), none only (a, b), auto as the folder says. ``batch_tokens``: most tokens in one
+    forward pass, 0: what suits the device. For another backend or precision of
     an exported model see `PairPredictor`, for vectors of texts `open_embedder`. Raises an ErniePairError.
     """
     folder = local_model(str(Path(folder).expanduser()))
     if (Path(folder) / EXPORT_MANIFEST).is_file():
-        scorer: PairScorer = PairPredictor(folder, threads=threads, device=device)
+        scorer: PairScorer = PairPredictor(folder, threads=threads, device=device, batch_tokens=batch_tokens)
     else:
         refuse_embedder(folder)
         from ernie_pair.evaluation.inference_model import TrainedScorer  # which loads Paddle
 
-        scorer = TrainedScorer(folder, device, threads=threads)
+        scorer = TrainedScorer(folder, device, threads=threads, batch_tokens=batch_tokens)
     PROBABILITY.check_inside(threshold)
     scorer.decide_by(threshold, symmetric)
     return scorer

@@ -42,7 +42,8 @@ class EmbedderOptions:
     are of a model without embedding.json: they override what sentence-transformers wrote of it; without that
     it is asked by the mean, and in the length of its training. ``prompt``: put before each text;
     ``prompt_name``: the name of one of the model's prompts. ``threads``: of one forward pass on a CPU, 0:
-    those of this process.
+    those of this process. ``batch_tokens``: most tokens in one pass, in place of ``batch_size`` texts; 0:
+    what suits the device.
     """
 
     dim: int = 0
@@ -50,11 +51,13 @@ class EmbedderOptions:
     max_seq_len: int = 0
     threads: int = 0
     batch_size: int = BATCH_SIZE
+    batch_tokens: int = 0
     prompt: Optional[str] = None
     prompt_name: str = ""
 
     def __post_init__(self):
-        check_whole_numbers(0, dim=self.dim, max_seq_len=self.max_seq_len, threads=self.threads)
+        of_any = {name: getattr(self, name) for name in ("dim", "max_seq_len", "threads", "batch_tokens")}
+        check_whole_numbers(0, **of_any)
         check_whole_numbers(1, batch_size=self.batch_size)
 
     def prompt_in(self, settings: EmbeddingSettings, where: str) -> Optional[str]:
@@ -222,7 +225,7 @@ def open_exported_embedder(
         raise CheckpointError(f"{folder / TOKENIZER} was not exported; remove it, or export the model again")
     tokenizer = open_tokenizer(vocab_file, spec, settings.max_seq_len, of_pairs=False)
     name, sha256 = str(folder), settings.model_sha256
-    computes = backend.name, None, backend.rules
+    computes = backend.name, None, backend.rules.holding(options.batch_tokens)
     model = EmbeddingModel(name, settings, sha256, tokenizer, backend.logits, *computes)
     return TextEmbedder(model, options.dim, options.batch_size, prompt)
 

@@ -15,7 +15,7 @@ from ernie_pair.core.progress import CountProgress
 from ernie_pair.inference import scores
 from ernie_pair.inference.backends import OnnxBackend, open_backend
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST, read_exported
-from ernie_pair.inference.token_rows import encode_texts, evaluation_batches, open_tokenizer
+from ernie_pair.inference.token_rows import BatchRules, encode_texts, evaluation_batches, open_tokenizer
 from ernie_pair.models.labels import CLASSIFICATION, RANKING, Labels, find_match, match_class
 from ernie_pair.models.spec import CONFIG, TOKENIZER, VOCAB, read_spec
 from ernie_pair.models.temperature import Calibration, describe_decision, score_pairs
@@ -187,7 +187,8 @@ class PairPredictor(PairScorer):
     classes, the probability at or above which a pair is of class 1; None: the exported threshold if there is
     one, otherwise the more probable class. ``symmetric``: average scores (a, b) and (b, a), see
     `pair_symmetry`, none only (a, b), auto as exported. ``precision``: fp32, bf16 or fp16, and ``device``:
-    cpu, gpu or gpu:N, see ``open_backend``. Raises an ErniePairError if the folder cannot be used with these.
+    cpu, gpu or gpu:N, see ``open_backend``. ``batch_tokens``: most tokens in one forward pass, 0: what suits
+    the device. Raises an ErniePairError if the folder cannot be used with these.
     """
 
     def __init__(
@@ -199,8 +200,9 @@ class PairPredictor(PairScorer):
         symmetric: str = "auto",
         precision: str = "fp32",
         device: str = "cpu",
+        batch_tokens: int = 0,
     ):
-        check_whole_numbers(0, threads=threads)
+        check_whole_numbers(0, threads=threads, batch_tokens=batch_tokens)
         self.exported = exported = read_exported(Path(folder).expanduser())
         self.where, self.calibration = str(folder), exported.calibration
         self.shared_characters, self.learned_nothing = exported.shared_characters, exported.learned_nothing
@@ -220,14 +222,14 @@ class PairPredictor(PairScorer):
         if isinstance(backend, str):
             self._backend = open_backend(exported, backend, threads or cpu_threads(), precision, device)
         self.backend, self.device = self._backend.name, self._backend.where
+        self._rules: BatchRules = self._backend.rules.holding(batch_tokens)
 
     @classmethod
     def of(cls, config) -> "PairPredictor":
         """Open the exported model that the flags of a command name. Raises an ErniePairError."""
         device = "cpu" if config.device == "auto" else config.device
-        return cls(
-            config.model_path, config.backend, config.threads, precision=config.precision, device=device
-        )
+        same = {name: getattr(config, name) for name in ("backend", "threads", "precision", "batch_tokens")}
+        return cls(config.model_path, device=device, **same)
 
     @property
     def identity(self) -> Tuple[str, str]:
@@ -263,7 +265,7 @@ class PairPredictor(PairScorer):
         self, left: Sequence[str], right: Sequence[str], advance: Optional[Advance] = None
     ) -> np.ndarray:
         """Return the logits of the pairs (left[i], right[i]), float32 [N, C]; see ``logits``."""
-        rules, longest = self._backend.rules, self.exported.max_seq_len
+        rules, longest = self._rules, self.exported.max_seq_len
         rows = encode_texts(left, right, None, self._tokenizer, longest)
         logits = np.zeros((len(rows), len(self.class_names)), dtype=np.float32)
         for picked in evaluation_batches(rows.lengths, BATCH_SIZE, rules):

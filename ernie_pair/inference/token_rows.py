@@ -5,12 +5,14 @@ the numbers of the segments: 0 up to the first separator, 1 after it, and 2 for 
 texts. A model with a single token type ignores them.
 """
 
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from data_tools.text.folder_tokenizer import AnyTokenizer
+from ernie_pair.core.cli.options import Options, speed_option
 from ernie_pair.core.errors import InputError
 from ernie_pair.models.spec import ModelSpec
 from ernie_pair.models.tokenizers import read_tokenizer
@@ -41,6 +43,33 @@ class BatchRules(NamedTuple):
     def padded(self, length: int) -> int:
         """Return the length that a row of ``length`` tokens takes in a batch."""
         return -(-length // self.length_step) * self.length_step
+
+    def holding(self, tokens: int) -> "BatchRules":
+        """Return them with at most ``tokens`` per batch, and any number of rows; 0: as they are."""
+        return self._replace(most_tokens=tokens, rows=tokens) if tokens else self
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchTokensFlag(Options):
+    """A part of the flags of commands that ask a model for many texts."""
+
+    batch_tokens: int = speed_option(
+        0,
+        help="most tokens in one forward pass, rows times the longest of them, in place of a number of rows; "
+        "0: what suits the device",
+        unit="tokens",
+        at_least=0,
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.batch_tokens:
+            return
+        for item in fields(self):
+            if item.name == "batch_size" and getattr(self, item.name) != item.default:
+                raise InputError("--batch_size and --batch_tokens exclude each other; give one of them")
+        if not any(getattr(self, item.name) for item in fields(self) if item.metadata["reads"] == "MODEL"):
+            raise InputError("--batch_tokens is for a model, and none is given; leave it out")
 
 
 class EncodedPairs:

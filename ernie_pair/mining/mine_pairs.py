@@ -32,8 +32,9 @@ from ernie_pair.core.cli.standard_streams import with_standard_streams
 from ernie_pair.core.errors import InputError, counted
 from ernie_pair.core.files.atomic_folder import list_content
 from ernie_pair.evaluation.scorer import load
-from ernie_pair.inference.embedder import TextEmbedder, unit_rows
+from ernie_pair.inference.embedder import EmbedderOptions, TextEmbedder, unit_rows
 from ernie_pair.inference.predictor import PairScorer
+from ernie_pair.inference.token_rows import BatchTokensFlag
 from ernie_pair.mining.encoder_files import PAIRS, check_format, write_groups
 from ernie_pair.mining.neighbours import (
     NOBODY,
@@ -68,7 +69,7 @@ from ernie_pair.runtime.processes.world import World
 
 
 @dataclass(frozen=True)
-class MineConfig(RowFlags, OverwriteFlag):
+class MineConfig(BatchTokensFlag, RowFlags, OverwriteFlag):
     """Find hard negatives: texts that look alike and are not known to mean the same."""
 
     EXAMPLE = (
@@ -393,7 +394,7 @@ def _most_similar(graph: TextGraph, compare: Compare, config: MineConfig) -> np.
 def _open_reranker(config: MineConfig) -> Optional[Callable[..., np.ndarray]]:
     if not config.model_path:
         return None
-    scorer = load(config.model_path, config.device)
+    scorer = load(config.model_path, config.device, batch_tokens=config.batch_tokens)
     scorer.check_rankable()
     scorer.unit.check_inside(config.threshold)
     threshold = config.threshold
@@ -453,7 +454,8 @@ def _open_comparison(graph: TextGraph, kept: KeptBlocks, config: MineConfig) -> 
     if config.embedding_model:
         from ernie_pair.embeddings.open_embedder import open_embedder
 
-        embedder = open_embedder(config.embedding_model, config.device)
+        options = EmbedderOptions(batch_tokens=config.batch_tokens)
+        embedder = open_embedder(config.embedding_model, config.device, options)
         embedder.settings.check_search(config.embedding_model)
     texts, corpus = list(graph.texts), None  # without those of the corpus, which the graph gets
     if config.corpus:

@@ -57,6 +57,7 @@ from ernie_pair.inference.embedder import (
     describe_cut,
     unit_rows,
 )
+from ernie_pair.inference.token_rows import BatchTokensFlag
 from ernie_pair.inference.vector_files import (
     HINT,
     VECTORS_JSON,
@@ -114,7 +115,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class IndexConfig(OverwriteFlag, TextFlags):
+class IndexConfig(OverwriteFlag, BatchTokensFlag, TextFlags):
     """Build an index in which `ernie-pair search` finds the texts that match a query, or add texts to it."""
 
     EXAMPLE = "--input_file faq.tsv --embedding_model embedder --output_dir faq.index"
@@ -390,7 +391,8 @@ def _open_vectors(
             old.check_same_vectors(stored.about, config.vectors)
         return stored
     threads = config.threads or cpu_threads()
-    options = EmbedderOptions(dim=config.dim, threads=threads, batch_size=config.batch_size)
+    same = {name: getattr(config, name) for name in ("dim", "batch_size", "batch_tokens")}
+    options = EmbedderOptions(threads=threads, **same)
     kernels = KernelFlags(precision=config.embedding_precision)
     opened_by = (config.embedding_model, config.device, options, kernels)
     embedder = open_embedder(*opened_by)

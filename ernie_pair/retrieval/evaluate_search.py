@@ -107,11 +107,12 @@ def _measure(config: EvaluateSearchConfig) -> Dict[str, Any]:
     known = {folder.ids[place]: folder.answer_of(place) for place in range(len(folder.ids))}
     questions = read_questions(config, known)
     made, stages = folder.manifest.retrieval, {}
-    model, options = config.embedding_model, EmbedderOptions(threads=config.threads)
+    same: Dict[str, Any] = {"threads": config.threads, "batch_tokens": config.batch_tokens}
+    model, options = config.embedding_model, EmbedderOptions(**same)
     if made == BM25 and model:
         raise InputError(f"--embedding_model {model}: BM25 takes no model; leave it out")
     embedder = open_embedder(model, config.device, options) if model else None
-    scorer = load(config.model_path, config.device) if config.model_path else None
+    scorer = load(config.model_path, config.device, **same) if config.model_path else None
     ways = [BM25, *(way for way in RETRIEVALS if way != BM25)] if made == BOTH else [made]
     for way in ways:
         texts = TextRecall(folder, embedder, config.recall_k, config.threads, retrieval=way)

@@ -33,6 +33,7 @@ from ernie_pair.core.cli.standard_streams import check_stdin, with_standard_stre
 from ernie_pair.core.errors import InputError, counted
 from ernie_pair.core.files.results import Results, files_of, followed, is_stream, settings_of
 from ernie_pair.core.progress import CountProgress, say
+from ernie_pair.inference.token_rows import BatchTokensFlag
 from ernie_pair.models.model_folder import list_model_files
 from ernie_pair.retrieval.build_index import THREADS_HELP
 from ernie_pair.retrieval.index import SEARCH_LIBRARIES
@@ -55,7 +56,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class SearchFlags(OverwriteFlag, TextFlags):
+class SearchFlags(OverwriteFlag, BatchTokensFlag, TextFlags):
     """The index that is searched, and how its embedding model is run."""
 
     NEEDS = SEARCH_LIBRARIES
@@ -142,7 +143,8 @@ def search_texts(config: SearchConfig) -> List[Hit]:
 
 def open_searcher(config: SearchConfig) -> PairSearcher:
     """Return the index that the flags name, with its models. Raises an ErniePairError."""
-    same = {name: getattr(config, name) for name in "recall_k threshold device threads retrieval".split()}
+    names = "recall_k threshold device threads retrieval batch_tokens".split()
+    same = {name: getattr(config, name) for name in names}
     cuts = config.long_query == "cut"
     return PairSearcher(config.index, config.embedding_model, config.model_path, cuts=cuts, **same)
 

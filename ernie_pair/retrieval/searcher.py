@@ -178,7 +178,8 @@ class PairSearcher:
     ``recall_k`` best texts, or more if a search asks for a larger top_k; without one the score is their
     similarity, the BM25 score, or of both the fused rank. ``threshold``: drop hits with a lower score.
     ``cuts``: truncate queries that are too long for the model instead of refusing them. ``breadth``: see
-    `VectorIndex`. Raises an ErniePairError if these cannot be used together.
+    `VectorIndex`. ``batch_tokens``: most tokens in one forward pass, 0: what suits the device. Raises an
+    ErniePairError if these cannot be used together.
     """
 
     def __init__(
@@ -193,6 +194,7 @@ class PairSearcher:
         breadth: int = 0,
         cuts: bool = False,
         retrieval: str = "auto",
+        batch_tokens: int = 0,
     ):
         check_whole_numbers(1, recall_k=recall_k)
         check_whole_numbers(0, threads=threads, breadth=breadth)
@@ -203,12 +205,13 @@ class PairSearcher:
             raise InputError(f"--embedding_model {model_path}: BM25 takes no model; leave it out")
         embedder = None
         if model_path:
-            embedder = open_embedder(str(model_path), device, EmbedderOptions(threads=threads))
+            options = EmbedderOptions(threads=threads, batch_tokens=batch_tokens)
+            embedder = open_embedder(str(model_path), device, options)
         self.texts = TextRecall(folder, embedder, recall_k, threads, breadth, retrieval)
         self.threshold, self.cuts = threshold, cuts
         self._scorer: Optional[PairScorer] = None
         if reranker:
-            self._scorer = load(reranker, device, threads)
+            self._scorer = load(reranker, device, threads, batch_tokens=batch_tokens)
             self._scorer.check_rankable()
         (self.texts.unit if self._scorer is None else self._scorer.unit).check_inside(threshold)
 

@@ -79,7 +79,7 @@ def embed(config: EmbedConfig) -> None:
         logger.info("before each text: %s", shown(embedder.prompt))
     log_drift(embedder, [row.text for row in islice(_rows_of(config), PIECE)], *_opened_by(config))
     made_of = {"texts": sha256, "fingerprint": embedder.fingerprint, "backend": embedder.backend}
-    key: Dict[str, object] = {**made_of, "settings": settings}
+    key: Dict[str, object] = {**made_of, "settings": settings, "batch_tokens": config.batch_tokens}
     part = output_dir.with_name(f"{output_dir.name}.part")
     busy = f"{part}: another run is writing these vectors; let it end, then run again"
     with part_folder(part, busy) as folder:

@@ -30,7 +30,7 @@ from tqdm import tqdm
 
 from ernie_pair.core.errors import InputError, NumbersError
 from ernie_pair.core.progress import shows_bars
-from ernie_pair.inference.token_rows import SEPARATOR, EncodedPairs, evaluation_batches
+from ernie_pair.inference.token_rows import SEPARATOR, BatchRules, EncodedPairs, evaluation_batches
 from ernie_pair.kernels.encoder_layer import FusedLayer, ModelState
 from ernie_pair.models.families import FAMILIES, encoder_name
 from ernie_pair.models.hugging_face import KINDS, config_to_hf, write_hf_folder
@@ -407,15 +407,16 @@ def predict_rows(
     batch_size: int,
     process_group,
     on_batch: Optional[Callable[[int], None]] = None,
+    rules: BatchRules = BatchRules(),  # noqa: B008
 ) -> np.ndarray:
     """Return the ``width`` numbers that ``model`` gives every row, float32 [N, width], on every rank.
 
-    The batches follow from the rows and ``batch_size`` alone and are dealt to the ranks one by one, so a row
-    always stands in the same batch. ``on_batch`` is given the rows of each batch, of all ranks; without it a
-    bar of the first rank shows them, see `shows_bars`. Leaves ``model`` in evaluation mode.
+    The batches follow from the rows, ``batch_size`` and ``rules`` alone and are dealt to the ranks one by
+    one, so a row always stands in the same batch. ``on_batch`` is given the rows of each batch, of all ranks;
+    without it a bar of the first rank shows them, see `shows_bars`. Leaves ``model`` in evaluation mode.
     """
     model.eval()
-    batches = evaluation_batches(rows.lengths, batch_size)[process_group.rank :: process_group.size]
+    batches = evaluation_batches(rows.lengths, batch_size, rules)[process_group.rank :: process_group.size]
     is_hidden = on_batch is not None or process_group.rank > 0 or not shows_bars()
     found = np.zeros((len(rows), width), dtype=np.float32)
     answers = []
@@ -437,13 +438,14 @@ def predict_logits(
     batch_size: int,
     process_group,
     on_batch: Optional[Callable[[int], None]] = None,
+    rules: BatchRules = BatchRules(),  # noqa: B008
 ) -> np.ndarray:
     """Return the logits of every row, float32 [N, C], in the order of the file, on every rank.
 
-    ``on_batch`` and the batches are those of `predict_rows`. Leaves ``model`` in evaluation mode. Raises
-    NumbersError for a logit that is not finite.
+    ``on_batch``, ``rules`` and the batches are those of `predict_rows`. Leaves ``model`` in evaluation mode.
+    Raises NumbersError for a logit that is not finite.
     """
-    logits = predict_rows(model, rows, model.num_classes, batch_size, process_group, on_batch)
+    logits = predict_rows(model, rows, model.num_classes, batch_size, process_group, on_batch, rules)
     if not np.isfinite(logits).all():
         row = int(np.flatnonzero(~np.isfinite(logits).all(axis=1))[0])
         raise NumbersError(

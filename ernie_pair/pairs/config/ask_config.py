@@ -23,6 +23,7 @@ from ernie_pair.core.cli.options import (
 from ernie_pair.core.errors import InputError
 from ernie_pair.inference.backends import BACKEND_HELP, THREADS_HELP
 from ernie_pair.inference.ray_flags import RayFlags
+from ernie_pair.inference.token_rows import BatchTokensFlag
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.spec import MIN_PAIR_LENGTH
 from ernie_pair.pairs.data.pair_records import PAIR_HELP, RowFlags
@@ -43,7 +44,7 @@ class ModelFiles(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class InferenceFlags(OverwriteFlag, RowFlags, KernelFlags, ModelFiles):
+class InferenceFlags(OverwriteFlag, BatchTokensFlag, RowFlags, KernelFlags, ModelFiles):
     """How a model of pairs is used; the base of evaluation and prediction."""
 
     batch_size: int = devices_option(

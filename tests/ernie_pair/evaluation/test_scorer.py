@@ -10,6 +10,7 @@ from ernie_pair.__main__ import _run
 from ernie_pair.core.errors import InputError
 from ernie_pair.evaluation import scorer
 from ernie_pair.evaluation.scorer import load, open_scorer
+from ernie_pair.inference.token_rows import EncodedPairs
 from ernie_pair.models.temperature import Calibration, write_calibration
 from ernie_pair.pairs.config.ask_config import PredictConfig
 from ernie_pair.runtime.processes.world import World
@@ -64,3 +65,25 @@ def test_a_command_on_an_exported_model_has_a_log(folder, tmp_path, capfd, monke
     files = ["--input_file", str(tmp_path / "in.tsv"), "--output_file", str(tmp_path / "out.tsv")]
     _run(["predict", "--model_path", str(folder / "exported"), *files])
     assert "1 prediction by paddle" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["trained", "exported"])
+def test_a_batch_holds_at_most_the_tokens_that_are_asked_for(folder, monkeypatch, name):
+    sizes, padded = [], EncodedPairs.padded
+
+    def seen(self, rows, length=0):
+        batch = padded(self, rows, length)
+        sizes.append(batch.input_ids.size)
+        return batch
+
+    monkeypatch.setattr(EncodedPairs, "padded", seen)
+    pairs, found = PAIRS * 5, {}
+    for most in (0, 1, 60, 1 << 16):
+        sizes.clear()
+        flags = {"device": "cpu", "batch_tokens": most, "threads": 1, "symmetric": "none"}
+        opened = open_scorer(PredictConfig(str(folder / name), "in.tsv", "out.tsv", **flags))
+        found[most] = opened.logits_of_texts(*zip(*pairs))
+        again = load(folder / name, threads=1, batch_tokens=most).logits_of_texts(*zip(*pairs))
+        assert np.abs(found[most] - found[0]).max() < 1e-5 and np.array_equal(again, found[most])
+        counts = {1: len(pairs), 1 << 16: 1}
+        assert len(sizes) == 2 * counts.get(most, len(sizes) // 2) and (most < 60 or max(sizes) <= most)

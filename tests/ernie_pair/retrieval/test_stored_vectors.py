@@ -8,18 +8,22 @@ import numpy as np
 import pytest
 from children import WITHOUT_TRAINING, output_of
 from tiny_search import texts_of, write_embedder, write_exports, write_lines
-from tiny_ship import write_trained
+from tiny_ship import random_texts, write_trained
 
 from ernie_pair.core.errors import InputError, NumbersError
 from ernie_pair.core.files.arrays import sha256_of_file
-from ernie_pair.embeddings.embed_config import EmbedConfig
+from ernie_pair.embeddings.embed_config import EmbedConfig, EvaluateEmbeddingConfig
 from ernie_pair.embeddings.open_embedder import EmbedderOptions, open_embedder
 from ernie_pair.evaluation.embeddings.embed import embed
+from ernie_pair.evaluation.embeddings.evaluate_embedding import evaluate_embedding
 from ernie_pair.evaluation.scorer import load
+from ernie_pair.inference.token_rows import BatchRules
 from ernie_pair.inference.vector_files import VECTORS_JSON
 from ernie_pair.kernels.encoder_layer import ModelState
+from ernie_pair.mining.mine_pairs import MineConfig, mine_pairs
 from ernie_pair.models.networks import kernel_path
 from ernie_pair.retrieval.build_index import IndexConfig, make_index
+from ernie_pair.retrieval.search_texts import SearchConfig, search_texts
 from ernie_pair.retrieval.searcher import PairSearcher
 from ernie_pair.service.serve import ServeConfig, _open_models
 
@@ -167,6 +171,27 @@ def test_exported_models_search_without_a_framework(folder):
     for row, hits in zip(rows, searcher.search_many(row["query"] for row in rows)):
         assert [hit["id"] for hit in row["hits"]] == [hit.id for hit in hits]
         assert [hit["score"] for hit in row["hits"]] == pytest.approx([hit.score for hit in hits], abs=1e-4)
+
+
+def test_every_command_that_asks_a_model_passes_batch_tokens_on(folder, tmp_path, monkeypatch):
+    asked, holding = [], BatchRules.holding
+    monkeypatch.setattr(BatchRules, "holding", lambda rules, most: asked.append(most) or holding(rules, most))
+    texts, encoder, ship = (str(folder / name) for name in ("faq.tsv", "encoder", "ship"))
+    pairs = write_lines(
+        tmp_path / "pairs.tsv", (f"{a}\t{b}\t{n % 2}" for n, (a, b) in enumerate(random_texts(40)))
+    )
+    pairs, index, out = str(pairs), str(tmp_path / "index"), str(tmp_path / "out.tsv")
+    models = {"embedding_model": encoder, "model_path": ship, "device": "cpu"}
+    make_index(IndexConfig(texts, index, encoder, batch_tokens=70))
+    search_texts(SearchConfig(index, encoder, model_path=ship, text="今天", batch_tokens=71))
+    mine_pairs(MineConfig(pairs, out, **models, batch_tokens=72, min_similarity=0.01))
+    embed(EmbedConfig(encoder, texts, str(tmp_path / "v"), batch_tokens=73, device="cpu"))
+    evaluate_embedding(EvaluateEmbeddingConfig(encoder, pairs, batch_tokens=74, device="cpu"))
+    assert sorted(set(asked)) == [70, 71, 72, 73, 74] and asked.count(71) == asked.count(72) == 2
+    with pytest.raises(InputError, match="batch_size and batch_tokens exclude each other"):
+        EmbedConfig(encoder, texts, index, batch_tokens=73, batch_size=9)
+    with pytest.raises(InputError, match="batch_tokens is for a model, and none is given; leave it out"):
+        MineConfig(pairs, out, batch_tokens=72)
 
 
 def test_an_index_records_the_dimension_of_its_vectors(folder, tmp_path):
