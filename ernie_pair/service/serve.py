@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal, Mapping, Optional
 
 from ernie_pair.core.cli.options import (
     ANY,
-    Options,
     data_option,
     devices_option,
     evaluation_option,
@@ -26,6 +25,7 @@ from ernie_pair.embeddings.open_embedder import open_embedder
 from ernie_pair.inference.backends import BACKEND_HELP, PRECISION_HELP, THREADS_HELP
 from ernie_pair.inference.embedder import EmbedderOptions
 from ernie_pair.inference.predictor import PairPredictor
+from ernie_pair.inference.token_rows import BatchTokensFlag
 from ernie_pair.kernels.choice import EMBEDDING_HELP, KernelFlags
 from ernie_pair.retrieval.index import SEARCH_LIBRARIES
 from ernie_pair.retrieval.index_folder import open_index_folder
@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class ServeConfig(Options):
+class ServeConfig(BatchTokensFlag):
     """Serve a classifier, an embedding model or both over HTTP: POST /predict, /rank, /search; / to try them.
 
     Clients of OpenAI, Cohere and Jina find /v1/embeddings, /v1/rerank and /v2/rerank; /docs documents all.
@@ -187,7 +187,7 @@ def _open_models(config: ServeConfig) -> "ServedModels":
         predictor.predict([("你好", "您好")])
     if config.embedding_model:
         kernels = KernelFlags(precision=config.embedding_precision)
-        options = EmbedderOptions(threads=threads)
+        options = EmbedderOptions(threads=threads, batch_tokens=config.batch_tokens)
         embedder = open_embedder(config.embedding_model, config.device, options, kernels)
         embedder.embed(["你好"])
     if config.index:
