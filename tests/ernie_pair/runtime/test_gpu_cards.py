@@ -189,7 +189,7 @@ def test_the_build_is_that_of_the_imported_paddle_if_any(monkeypatch):
 
 def test_the_kernel_check_passes_on_the_cpu():
     found = gpu.run_check("kernels", -1)
-    assert not found.faults and len(found.facts["errors"]) == 6
+    assert not found.faults and len(found.facts["errors"]) == 7
 
 
 ENDS = {
