@@ -14,7 +14,7 @@ import logging
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Callable, Iterator, NamedTuple, Tuple
+from typing import Any, Callable, Iterator, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -341,7 +341,7 @@ class VectorIndex:
         self._threads, kind = threads, expected.kind
         how = faiss.IO_FLAG_MMAP if kind == "ivf" else faiss.IO_FLAG_MMAP_IFC
         self._owner = self._index = read_index(path, expected, how)
-        self._lists = self._index.nlist if kind == "ivf" else 0
+        self._lists, self._is_graph = self._index.nlist if kind == "ivf" else 0, kind == "hnsw"
         self._breadth = min(breadth or DEFAULT_BREADTH, self._lists)
         if kind == "ivf":
             self._index.nprobe = self._breadth
@@ -350,41 +350,54 @@ class VectorIndex:
             if self._index.ntotal < SMALL_GRAPH:
                 self._index = faiss.downcast_index(self._owner.storage)
 
-    def nearest(self, vectors: np.ndarray, count: int) -> Tuple[np.ndarray, np.ndarray]:
+    def nearest(
+        self, vectors: np.ndarray, count: int, fits: Optional[np.ndarray] = None
+    ) -> Tuple[np.ndarray, np.ndarray]:
         """Return the cosines float32 [N, count] and the positions int64 [N, count] of the nearest vectors.
 
         The nearest first, equally near ones in the order of their positions; a position is -1 if fewer are
         found. ``vectors`` float32 [N, D] of length 1. If the searched lists of an ivf index hold fewer, twice
-        as many are searched, and so on.
+        as many are searched, and so on. ``fits`` bool: only these are looked at, of hnsw each of them.
         """
         self._faiss.omp_set_num_threads(self._threads)
+        most, selector = self._index.ntotal, None
+        if fits is not None:
+            most = int(np.count_nonzero(fits))
+            selector = self._faiss.IDSelectorBitmap(np.packbits(fits, bitorder="little"))
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
         cosines = np.zeros((len(vectors), count), dtype=np.float32)
         places, open_rows = np.zeros((len(vectors), count), dtype=np.int64), np.arange(len(vectors))
-        asked = max(count, min(count + 1, self._index.ntotal))
+        asked = max(count, min(count + 1, most))
         while len(open_rows):
-            scores, found = self._search(vectors[open_rows], asked, count)
+            scores, found = self._search(vectors[open_rows], asked, min(count, most), selector)
             order = np.lexsort((found, -scores))[:, :count]
             cosines[open_rows] = np.take_along_axis(scores, order, axis=1)
             places[open_rows] = np.take_along_axis(found, order, axis=1)
-            if asked >= self._index.ntotal:
+            if asked >= most:
                 break
             # Of equally near ones faiss keeps those behind: all of them are asked for.
             open_rows = open_rows[(found[:, -1] >= 0) & (scores[:, count - 1] == scores[:, -1])]
-            asked = min(2 * asked, self._index.ntotal)
+            asked = min(2 * asked, most)
         return cosines, places
 
-    def _search(self, vectors: np.ndarray, asked: int, count: int) -> Tuple[np.ndarray, np.ndarray]:
-        """Return what faiss finds, ``asked`` of each, and ``count`` of them in any case where there are."""
-        cosines, places = self._index.search(vectors, asked)
-        last, breadth = min(count, self._index.ntotal) - 1, self._breadth
+    def _search(
+        self, vectors: np.ndarray, asked: int, count: int, selector: Any
+    ) -> Tuple[np.ndarray, np.ndarray]:
+        """Return what faiss finds of what ``selector`` lets pass: ``asked`` of each, at least ``count``."""
+        index, breadth, params = self._index, self._breadth, None
+        if self._lists:
+            params = self._faiss.SearchParametersIVF(nprobe=breadth, sel=selector)
+        elif selector is not None:
+            params = self._faiss.SearchParameters(sel=selector)
+            index = self._faiss.downcast_index(self._owner.storage) if self._is_graph else index
+        cosines, places = index.search(vectors, asked, params=params)
         while breadth < self._lists:
-            short = places[:, last] < 0
+            short = places[:, count - 1] < 0
             if not short.any():
                 break
             breadth = min(2 * breadth, self._lists)
-            wider = self._faiss.SearchParametersIVF(nprobe=breadth)
-            cosines[short], places[short] = self._index.search(vectors[short], asked, params=wider)
+            wider = self._faiss.SearchParametersIVF(nprobe=breadth, sel=selector)
+            cosines[short], places[short] = index.search(vectors[short], asked, params=wider)
         return cosines, places
 
 

@@ -18,9 +18,10 @@ is both with the files of `word_index` too, or bm25 with these instead of vector
 
 import json
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Union
 
 import numpy as np
 
@@ -43,6 +44,7 @@ from ernie_pair.retrieval.word_index import BM25_FILES, CURE
 
 TEXT_ENDING, OFFSETS_ENDING = ".utf8", ".offsets.npy"
 BLOCK = 4096  # offsets kept in memory before they are written
+State = Optional[Tuple[int, int, int]]
 
 
 def table_files(name: str) -> Tuple[str, str]:
@@ -179,6 +181,15 @@ class IndexManifest:
         (folder / INDEX_MANIFEST).write_text(text, encoding="utf-8")
 
 
+def state_of(folder: Path) -> State:
+    """Return what tells a state of an index from the one that takes its place; None: it is not there."""
+    try:
+        found = (folder / INDEX_MANIFEST).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
 @dataclass(frozen=True)
 class IndexFolder:
     """An index on disk, its files as written."""
@@ -189,6 +200,8 @@ class IndexFolder:
     ids: TextTable
     payload: Optional[TextTable] = None
     verdict: str = ""  # what the search is worth, in a sentence
+    state: State = None  # which was opened, see `state_of`
+    _read: Dict[str, Tuple[Dict[str, int], np.ndarray]] = field(default_factory=dict, compare=False)
 
     def answer_of(self, place: int) -> Union[str, int]:
         """Return the answer that rides along with a text, or ``place`` where there is none."""
@@ -197,10 +210,11 @@ class IndexFolder:
 
     def payload_of(self, place: int) -> Dict[str, str]:
         """Return what rides along with a text. Raises CheckpointError for what is not {column: text}."""
-        if self.payload is None:
-            return {}
+        return {} if self.payload is None else self._parsed(self.payload[place], place)
+
+    def _parsed(self, payload: str, place: int) -> Dict[str, str]:
         try:
-            found = json.loads(self.payload[place])
+            found = json.loads(payload)
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict) or not {*found} <= {*self.manifest.payload}:
@@ -208,6 +222,45 @@ class IndexFolder:
         if not is_texts(list(found.values())):
             raise CheckpointError(f"{self.folder}: the payload of text {place} is no text; {CURE}")
         return found
+
+    def check_current(self) -> None:
+        """Raise CheckpointError if another state has taken the place of this one: its files are not these."""
+        if state_of(self.folder) != self.state:
+            raise CheckpointError(f"{self.folder} was changed while it was opened; run it again")
+
+    def check_columns(self, where: Mapping[str, str]) -> None:
+        """Raise InputError for a column of ``where`` that does not ride along with the texts."""
+        for column, value in where.items():
+            if column not in self.manifest.payload:
+                there = ", ".join(self.manifest.payload) or "none"
+                raise InputError(
+                    f"--where {column}={value}: {self.folder} has no such column beside its texts (there: "
+                    f"{there}); --payload_columns keeps it when the index is made"
+                )
+
+    def rows_where(self, where: Mapping[str, str]) -> np.ndarray:
+        """Return which texts have these {column: value}, all of them: bool [N]; '' is what is empty.
+
+        The first time that a column is named it is read whole. Raises InputError for one that is not there.
+        """
+        self.check_columns(where)
+        fits = np.ones(self.manifest.texts, dtype=bool)
+        for column, value in where.items():
+            if column not in self._read:
+                self._read[column] = self._numbered(column)
+            known, numbers = self._read[column]
+            fits &= numbers == known.get(value, -1)
+        return fits
+
+    def _numbered(self, column: str) -> Tuple[Dict[str, int], np.ndarray]:
+        """Return {value: its number} of a column, and the number of each text, int32 [N]."""
+        known: Dict[str, int] = {}
+        numbers = np.empty(self.manifest.texts, dtype=np.int32)
+        rows = chain.from_iterable(self.payload.chunks(BLOCK)) if self.payload is not None else ()
+        for place, row in enumerate(rows):
+            value = self._parsed(row, place).get(column, "")
+            numbers[place] = known.setdefault(value, len(known))
+        return known, numbers
 
     def check_breadth(self, breadth: int) -> None:
         """Raise InputError if ``breadth`` would have no effect; 0 leaves it to the index."""
@@ -252,9 +305,22 @@ class IndexFolder:
 def open_index_folder(folder: Path) -> IndexFolder:
     """Open an index, all files checked: their hashes, and of the tables every number.
 
-    A file may be a link, as in the cache of a hub, for its hash says what it holds. Raises InputError if it
-    is no index, CheckpointError if it is damaged.
+    A file may be a link, as in the cache of a hub, for its hash says what it holds. Where another state takes
+    its place meanwhile, that one is opened. Raises InputError if it is no index, CheckpointError if it is
+    damaged.
     """
+    while True:
+        state = state_of(folder)
+        try:
+            found = replace(_open_state(folder), state=state)
+            found.check_current()
+            return found
+        except CheckpointError:
+            if state_of(folder) == state:
+                raise
+
+
+def _open_state(folder: Path) -> IndexFolder:
     if not folder.is_dir():
         raise InputError(f"--index {folder} is not a folder; give the --output_dir of ernie-pair index")
     path = folder / INDEX_MANIFEST

@@ -105,9 +105,15 @@ class SearchConfig(SearchFlags):
         "a fused rank; none: keep all",
     )
     retrieval: Literal["auto", "vectors", "bm25", "both"] = evaluation_option("auto", help=RETRIEVAL_HELP)
+    where: str = evaluation_option(
+        "",
+        help="only texts are searched with which this rides along, COLUMN=VALUE; of several, separated by "
+        "commas, all; empty: all texts",
+    )
 
     def __post_init__(self):
         super().__post_init__()
+        self.filters  # noqa: B018 - which checks it
         if not self.text.strip():
             raise InputError("--text is empty; fill it in, or leave it out to be asked for queries")
         if self.text != TYPED and self.input_file:
@@ -116,6 +122,22 @@ class SearchConfig(SearchFlags):
             raise InputError("--input_file and --output_file go together; give both, or neither")
         if self.model_path and self.recall_k < self.top_k:
             raise InputError(f"--recall_k {self.recall_k} is below --top_k {self.top_k}; use --top_k or more")
+
+    @property
+    def filters(self) -> Dict[str, str]:
+        """Return {column: value} of --where; a piece without = belongs to the value before it."""
+        found: Dict[str, str] = {}
+        for piece in self.where.split(",") if self.where else ():
+            column, mark, value = piece.partition("=")
+            if not (column.strip() if mark else found):
+                raise InputError(f"--where {self.where}: {piece!r} is no COLUMN=VALUE; write category=账户")
+            if mark and column.strip() in found:
+                raise InputError(f"--where {self.where} names {column.strip()} twice; leave one value")
+            if mark:
+                found[column.strip()] = value
+            else:
+                found[[*found][-1]] += f",{piece}"
+        return found
 
 
 @with_standard_streams
@@ -135,7 +157,7 @@ def search_texts(config: SearchConfig) -> List[Hit]:
     if config.text == TYPED:
         _answer_lines(config, searcher, sys.stdin)
         return []
-    hits = searcher.search(config.text, config.top_k)
+    hits = searcher.search(config.text, config.top_k, config.filters)
     _print_heads(config, searcher)
     _print_hits(hits, config)
     return hits
@@ -146,7 +168,9 @@ def open_searcher(config: SearchConfig) -> PairSearcher:
     names = "recall_k threshold device threads retrieval batch_tokens".split()
     same = {name: getattr(config, name) for name in names}
     cuts = config.long_query == "cut"
-    return PairSearcher(config.index, config.embedding_model, config.model_path, cuts=cuts, **same)
+    searcher = PairSearcher(config.index, config.embedding_model, config.model_path, cuts=cuts, **same)
+    searcher.texts.check_columns(config.filters)
+    return searcher
 
 
 @with_standard_streams
@@ -154,7 +178,7 @@ def search_file(config: SearchConfig) -> List[List[Hit]]:
     """Return the hits of each query of ``input_file``; nothing is written. Raises an ErniePairError."""
     start_console(World())
     rows, searcher = _read_queries(config)
-    return list(searcher.search_many((row.text for row in rows), config.top_k))
+    return list(searcher.search_many((row.text for row in rows), config.top_k, config.filters))
 
 
 def _read_queries(config: SearchConfig) -> Tuple[List[NamedText], PairSearcher]:
@@ -185,7 +209,7 @@ def _answer_file(config: SearchConfig, results: Results) -> None:
     progress, final = CountProgress(len(rows), "query"), results.given[0]
     payload = searcher.texts.payload
     with results.published() as (draft,), _answer_writer(draft, final, payload) as write, progress:
-        answers = searcher.search_many((row.text for row in rows), config.top_k)
+        answers = searcher.search_many((row.text for row in rows), config.top_k, config.filters)
         for row, hits in zip(rows, answers):
             write(row, hits)
             progress.advance(1)
@@ -225,12 +249,12 @@ def _answer_lines(config: SearchConfig, searcher: PairSearcher, lines: TextIO) -
     for number, text in _typed(lines, PROMPT if is_person else ""):
         if not is_person:
             searcher.check_query(text, f"standard input:{number}: ")
-            hits = searcher.search(text, config.top_k)
+            hits = searcher.search(text, config.top_k, config.filters)
             sys.stdout.write(_format_line(NamedText(str(number - 1), text, number), hits))
             sys.stdout.flush()
             continue
         try:
-            _print_hits(searcher.search(text, config.top_k), config)
+            _print_hits(searcher.search(text, config.top_k, config.filters), config)
         except InputError as error:  # the next query may be fine
             sys.stderr.write(f"{error.message}\n")
 
@@ -293,7 +317,9 @@ def _print_hits(hits: List[Hit], config: SearchConfig) -> None:
     for hit in hits:
         cells = [hit.id, hit.text, *hit.payload.values()]
         say("\t".join([f"{hit.score:.4f}", *(cell.translate(SPACES) for cell in cells)]))
-    if not hits and config.threshold is None:  # of BM25: of vectors, lists are searched until there are hits
+    if not hits and config.where:
+        logger.info("nothing with --where %s is found", config.where)
+    elif not hits and config.threshold is None:  # of BM25: of vectors, lists are searched until there are any
         logger.info("no text of the index shares a word with the query")
     elif not hits:
         logger.info("nothing reaches --threshold %g", config.threshold)

@@ -5,13 +5,14 @@ import math
 from collections import defaultdict
 from itertools import islice
 from pathlib import Path
-from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Union
+from types import MappingProxyType
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from data_tools.text.text_files import is_blank
 from ernie_pair.core.cli.options import check_whole_numbers, checked
-from ernie_pair.core.errors import InputError
+from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.core.files.json_file import shown
 from ernie_pair.embeddings.open_embedder import open_embedder
 from ernie_pair.evaluation.scorer import load
@@ -19,7 +20,16 @@ from ernie_pair.inference.embedder import EmbedderOptions, TextEmbedder, check_v
 from ernie_pair.inference.predictor import PairScorer
 from ernie_pair.inference.scores import COSINE, PRODUCT, ScoreUnit, best_places
 from ernie_pair.retrieval.index import VectorIndex
-from ernie_pair.retrieval.index_folder import BM25, BOTH, INDEX_FILE, VECTORS, IndexFolder, open_index_folder
+from ernie_pair.retrieval.index_folder import (
+    BM25,
+    BOTH,
+    INDEX_FILE,
+    VECTORS,
+    IndexFolder,
+    State,
+    open_index_folder,
+    state_of,
+)
 from ernie_pair.retrieval.word_index import WordIndex
 from ernie_pair.runtime.cpu import cpu_threads
 
@@ -62,6 +72,8 @@ QUERIES = 64  # searched at a time
 RANK_OFFSET = 10
 UNITS = {BM25: ScoreUnit("a BM25 score", 0), BOTH: ScoreUnit("a fused rank", 0, 2 / (RANK_OFFSET + 1))}
 
+EMPTY: Mapping[str, str] = MappingProxyType({})
+
 logger = logging.getLogger(__name__)
 
 
@@ -85,7 +97,7 @@ class TextRecall:
 
     ``recall_k``: texts for each query. ``breadth``: see `VectorIndex`. ``retrieval``: vectors, bm25, both, or
     auto for all that the index was made for. Raises InputError if ``embedder`` is not the model that made the
-    index, or a flag does not fit it, CheckpointError if it is damaged.
+    index, or a flag does not fit it, CheckpointError if it is damaged or ``folder`` is there no more.
     """
 
     def __init__(
@@ -102,9 +114,11 @@ class TextRecall:
         self.recall_k, self.count = min(recall_k, manifest.texts), manifest.texts
         self.payload, self.example, self.verdict = manifest.payload, folder.texts[0], folder.verdict
         self._folder, self._embedder = folder, None
+        self._given = (embedder, recall_k, threads, breadth, retrieval)
         self._words = None if self.retrieval == VECTORS else WordIndex(folder.folder, self.count)
         if self.retrieval == BM25:
             self.unit = UNITS[BM25]
+            folder.check_current()
             return
         if embedder is None:
             raise InputError(f"{folder.folder} holds vectors; name their model with --embedding_model")
@@ -118,24 +132,57 @@ class TextRecall:
         self.unit = UNITS.get(self.retrieval, unit)
         path, threads = folder.folder / INDEX_FILE, threads or cpu_threads()
         self._index = VectorIndex(path, manifest.expected, threads, breadth)
+        folder.check_current()
 
-    def recall(self, queries: Sequence[str], top_k: int = 0) -> List[List[Hit]]:
+    @classmethod
+    def open(cls, folder: IndexFolder, *given: Any, **named: Any) -> "TextRecall":
+        """Return the texts of ``folder``, or of the state that takes its place while they are opened."""
+        while True:
+            try:
+                return cls(folder, *given, **named)
+            except CheckpointError:
+                if state_of(folder.folder) == folder.state:
+                    raise
+            folder = open_index_folder(folder.folder)
+
+    @property
+    def state(self) -> Tuple[State, State]:
+        """Return which state of the index is open, and which is there now; see `state_of`."""
+        return self._folder.state, state_of(self._folder.folder)
+
+    def reopened(self) -> "TextRecall":
+        """Return the texts as they are there now, with the same model and flags. Raises as the class does."""
+        return self.open(open_index_folder(self._folder.folder), *self._given)
+
+    def check_columns(self, where: Mapping[str, str]) -> None:
+        """Raise InputError for a column of ``where`` that does not ride along with the texts."""
+        self._folder.check_columns(where)
+
+    def recall(
+        self, queries: Sequence[str], top_k: int = 0, where: Mapping[str, str] = EMPTY
+    ) -> List[List[Hit]]:
         """Return the best texts of each query, the best first; longer queries are cut.
 
         They are recall_k, or ``top_k`` if that is more, of those with the same answer one; fewer if no more
         share a word with the query and there are no vectors, or if WIDER times as many have fewer answers.
-        Raises NumbersError for a vector that is not finite.
+        ``where``: only texts are searched with which all these {column: value} ride along.
+        Raises NumbersError for a vector that is not finite, InputError for a column that is not there.
         """
-        count, folder, embedder = min(max(self.recall_k, top_k), self.count), self._folder, self._embedder
-        asked = min(WIDER * count, self.count) if folder.manifest.answer else count
+        folder, embedder = self._folder, self._embedder
+        fits = folder.rows_where(where) if where else None
+        most = self.count if fits is None else int(np.count_nonzero(fits))
+        if not most:
+            return [[] for _ in queries]
+        count = min(max(self.recall_k, top_k), most)
+        asked = min(WIDER * count, most) if folder.manifest.answer else count
         nothing: List[Dict[int, float]] = [{}] * len(queries)
         near, ids, texts, found = nothing, folder.ids, folder.texts, []
         if embedder is not None:
             vectors = embedder.comparable(embedder.embed_queries(queries))
             check_vectors(vectors, embedder.model.name, is_unit=embedder.settings.has_unit_products)
-            found_places = zip(*(array.tolist() for array in self._index.nearest(vectors, asked)))
+            found_places = zip(*(array.tolist() for array in self._index.nearest(vectors, asked, fits)))
             near = [{place: cosine for cosine, place in zip(*row) if place >= 0} for row in found_places]
-        by_words = nothing if self._words is None else self._words.best(queries, asked)
+        by_words = nothing if self._words is None else self._words.best(queries, asked, fits)
         for cosines, scores in zip(near, by_words):
             best: Dict[Union[str, int], int] = {}
             ranked = fuse([cosines, scores]) if self.retrieval == BOTH else cosines or scores
@@ -207,7 +254,7 @@ class PairSearcher:
         if model_path:
             options = EmbedderOptions(threads=threads, batch_tokens=batch_tokens)
             embedder = open_embedder(str(model_path), device, options)
-        self.texts = TextRecall(folder, embedder, recall_k, threads, breadth, retrieval)
+        self.texts = TextRecall.open(folder, embedder, recall_k, threads, breadth, retrieval)
         self.threshold, self.cuts = threshold, cuts
         self._scorer: Optional[PairScorer] = None
         if reranker:
@@ -215,17 +262,20 @@ class PairSearcher:
             self._scorer.check_rankable()
         (self.texts.unit if self._scorer is None else self._scorer.unit).check_inside(threshold)
 
-    def search(self, query: str, top_k: int = 10) -> List[Hit]:
+    def search(self, query: str, top_k: int = 10, where: Mapping[str, str] = EMPTY) -> List[Hit]:
         """Return the ``top_k`` texts that match ``query`` best, best first: see `Hit`.
 
         Of texts with the same answer, if the index has answers, the one retrieved first stands for all.
-        A ``top_k`` above recall_k retrieves, and reranks, that many texts. Raises InputError for a query that
-        is empty or too long for the model, NumbersError for scores that are not finite.
+        A ``top_k`` above recall_k retrieves, and reranks, that many texts. ``where``: only texts are searched
+        with which all these {column: value} ride along. Raises InputError for a query that is empty or too
+        long for the model, or a column that is not there, NumbersError for scores that are not finite.
         """
-        (hits,) = self.search_many([query], top_k)
+        (hits,) = self.search_many([query], top_k, where)
         return hits
 
-    def search_many(self, queries: Iterable[str], top_k: int = 10) -> Iterator[List[Hit]]:
+    def search_many(
+        self, queries: Iterable[str], top_k: int = 10, where: Mapping[str, str] = EMPTY
+    ) -> Iterator[List[Hit]]:
         """Yield what `search` returns for each query, in order; QUERIES of them are searched at a time."""
         check_whole_numbers(1, top_k=top_k)
         if isinstance(queries, (str, bytes)):
@@ -234,7 +284,7 @@ class PairSearcher:
         for window in iter(lambda: list(islice(rest, QUERIES)), []):
             for query in window:
                 self.check_query(query)
-            recalled = self.texts.recall(window, top_k)
+            recalled = self.texts.recall(window, top_k, where)
             scores = np.array([hit.score for hits in recalled for hit in hits], dtype=np.float64)
             if self._scorer is not None and len(scores):
                 pairs = [(query, hit.text) for query, hits in zip(window, recalled) for hit in hits]

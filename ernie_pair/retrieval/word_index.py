@@ -9,7 +9,7 @@ A word is found in lower case and half width, whole and by its parts: 研究所 
 
 import logging
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Sequence
+from typing import Any, Dict, Iterable, List, Optional, Sequence
 
 import numpy as np
 
@@ -70,15 +70,19 @@ class WordIndex:
         self._scorer.vocab_dict, self._scorer.nonoccurrence_array = vocabulary, None
         self._scorer.scores = {"data": scores, "indices": places, "indptr": begins, "num_docs": count}
 
-    def best(self, queries: Sequence[str], count: int) -> List[Dict[int, float]]:
+    def best(
+        self, queries: Sequence[str], count: int, fits: Optional[np.ndarray] = None
+    ) -> List[Dict[int, float]]:
         """Return {position: score} of at most ``count`` texts for each query, the best first.
 
-        Only texts that share a word with the query are found; ties are in the order of the texts.
+        Only texts that share a word with the query are found, of those that ``fits``, bool, names; ties are
+        in the order of the texts.
         """
         found: List[Dict[int, float]] = []
         for query in queries:
             known = self._scorer.get_tokens_ids(words_of(query))
             scores = self._scorer.get_scores_from_ids(known) if known else np.zeros(count)
+            scores = scores if fits is None or not known else np.where(fits, scores, 0)
             least = np.partition(scores, -count)[-count]
             places = np.flatnonzero((scores >= least) & (scores > 0))
             places = places[np.argsort(-scores[places], kind="stable")][:count]

@@ -89,6 +89,9 @@ class SearchBody(Body):
     threshold: Optional[float] = Field(
         None, description="hits that score less are left out: a probability, without classes a score"
     )
+    where: Optional[Dict[str, str]] = Field(
+        None, description="only texts with which all these values of columns ride along are searched"
+    )
 
 
 class EmbeddingsBody(Body):

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from operator import getitem
 from pathlib import Path
 from threading import Lock
-from typing import Any, Awaitable, Callable, Dict, List, Optional, Sequence, Type
+from typing import Any, Awaitable, Callable, Dict, List, Optional, Sequence, Tuple, Type
 
 import numpy as np
 from fastapi import FastAPI, Request
@@ -37,13 +37,14 @@ from prometheus_client import (
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from ernie_pair.core.errors import InputError
+from ernie_pair.core.errors import ErniePairError, InputError
 from ernie_pair.core.files.json_file import shown
 from ernie_pair.inference.embedder import TextEmbedder, unit_rows
 from ernie_pair.inference.predictor import PairPredictor, TextPair
 from ernie_pair.inference.scores import Prediction, best_places
 from ernie_pair.report.page import render_page
-from ernie_pair.retrieval.searcher import TextRecall, rerank
+from ernie_pair.retrieval.index_folder import State
+from ernie_pair.retrieval.searcher import Hit, TextRecall, rerank
 from ernie_pair.service.batcher import ENDING, Batching, BusyError, MicroBatcher, ModelError
 from ernie_pair.service.bodies import (
     TOP_K,
@@ -97,6 +98,7 @@ MISSING = {
 }
 CLIENT_LEFT = 499  # only for the metrics: the client has disconnected
 DIGITS = 6
+LOOK_SECONDS = 1.0  # between two looks whether the index was changed
 SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)  # the buckets of /metrics, and of pairs
 PAIRS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -198,6 +200,9 @@ class Service:
     def __init__(self, served: ServedModels, batching: Batching, limits: Limits):
         self.served, self.limits, self.metrics = served, limits, ServiceMetrics()
         self.started, self._page = int(time.time()), render_page(PAGE)
+        self.texts, self._looked = served.texts, 0.0
+        self._tried: State = None
+        self._reopening: Optional[asyncio.Future] = None
         self._running, self._embedding = AsyncExitStack(), Lock()
         self._counting = ThreadPoolExecutor(1, "count-tokens")  # a long request takes a part of a second
         predictor, embedder, texts = served.predictor, served.embedder, served.texts
@@ -210,10 +215,10 @@ class Service:
             asked = partial(self._ask_alone, embedder.embed)
             self.batchers["texts"] = MicroBatcher(asked, batching, part_of=getitem)
         if texts is not None:
-            asked = partial(self._ask_alone, texts.recall)
+            asked = partial(self._ask_alone, _recall)
             self.batchers["queries"] = MicroBatcher(asked, batching, part_of=getitem)
 
-    def _ask_alone(self, embed: Callable[[List[str]], Any], texts: List[str]) -> Any:
+    def _ask_alone(self, embed: Callable[[List[Any]], Any], texts: List[Any]) -> Any:
         """Return ``embed`` of texts in a thread of its own, beside another that asks the same model."""
         with self._embedding:
             return embed(texts)
@@ -301,17 +306,40 @@ class Service:
 
         A top_k above the texts that the service retrieves for a query, --recall_k, is refused.
         """
-        started, texts = time.perf_counter(), self.served.texts
+        started, texts = time.perf_counter(), self.texts
         assert texts is not None  # otherwise there is no such route
+        self._look_for_change(texts)
         self.limits.check(body)
         self._check_search(body, texts)
-        (hits,) = await self.batchers["queries"].ask([body.query])
+        where = tuple(sorted((body.where or {}).items()))
+        (hits,) = await self.batchers["queries"].ask([(texts, where, body.query)])
         scores = np.array([hit.score for hit in hits])
         if self.served.predictor is not None and len(hits) > 0:
             scores = await self._score([(body.query, hit.text) for hit in hits])
         best = rerank(hits, scores, body.top_k or TOP_K, body.threshold)
         found = [Found.model_validate(hit.content(DIGITS)) for hit in best]
         return Hits(hits=found, milliseconds=_milliseconds_since(started))
+
+    def _look_for_change(self, texts: TextRecall) -> None:
+        """Open an index that was changed, in a thread; searches meanwhile are answered by what is open.
+
+        It is looked for once in LOOK_SECONDS at most, and one that cannot be opened is tried once.
+        """
+        is_busy = self._reopening is not None and not self._reopening.done()
+        if is_busy or time.monotonic() - self._looked < LOOK_SECONDS:
+            return
+        self._looked, (opened, there) = time.monotonic(), texts.state
+        if there not in (None, opened, self._tried):
+            self._tried = there
+            self._reopening = asyncio.get_running_loop().run_in_executor(None, self._reopen, texts)
+
+    def _reopen(self, texts: TextRecall) -> None:
+        try:
+            self.texts = texts.reopened()
+        except (ErniePairError, OSError) as error:
+            logger.error("/search goes on with the index as it was opened: %s", error)
+            return
+        logger.info("/search searches the %d texts of the index as it was changed", self.texts.count)
 
     def _check_search(self, body: SearchBody, texts: TextRecall) -> None:
         """Raise RefusedError for what the model or the index has not: a threshold, so many texts, tokens."""
@@ -320,8 +348,9 @@ class Service:
             unit = predictor.unit
         try:
             unit.check_inside(body.threshold)
+            texts.check_columns(body.where or {})
         except InputError as error:
-            raise RefusedError(422, error.message.replace("--threshold", "threshold", 1)) from None
+            raise RefusedError(422, error.message.removeprefix("--")) from None
         if body.top_k is not None and body.top_k > texts.recall_k < texts.count:
             raise RefusedError(
                 422,
@@ -435,7 +464,7 @@ class Service:
 
     async def health(self, response: Response) -> Health:
         """Describe the state of the service and what it serves; the status is 503 when it is stopping."""
-        predictor, embedder, texts = self.served.predictor, self.served.embedder, self.served.texts
+        predictor, embedder, texts = self.served.predictor, self.served.embedder, self.texts
         alive = all(batcher.is_alive for batcher in self.batchers.values())
         response.status_code = 200 if alive else 503
         found: Dict[str, Any] = {"failed_calls": sum(each.failed for each in self.batchers.values())}
@@ -503,6 +532,15 @@ class Service:
         for path, report in reports.items():
             app.get(path, include_in_schema=path != "/")(report)
             app.head(path, include_in_schema=False)(report)
+
+
+def _recall(asked: List[Tuple[TextRecall, Tuple[Tuple[str, str], ...], str]]) -> List[List[Hit]]:
+    """Return the hits of each (texts, their {column: value} as pairs, query); equal ones go together."""
+    groups: Dict[Any, List[str]] = {}
+    for texts, where, query in asked:
+        groups.setdefault((texts, where), []).append(query)
+    found = {(texts, w): iter(texts.recall(queries, where=dict(w))) for (texts, w), queries in groups.items()}
+    return [next(found[texts, where]) for texts, where, _ in asked]
 
 
 def _milliseconds_since(started: float) -> float:

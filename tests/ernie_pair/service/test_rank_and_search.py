@@ -1,16 +1,18 @@
 """/rank and /search of the service, and what /metrics says of each endpoint."""
 
 import asyncio
+import threading
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from fake_predictor import Model, ask
 from test_serve import texts, waiting
-from tiny_search import HashEmbedder, index_of, texts_of, use_embedder
+from tiny_search import HashEmbedder, index_of, texts_of, use_embedder, write_lines
 
 from ernie_pair.core.errors import InputError
 from ernie_pair.inference.scores import Prediction
+from ernie_pair.retrieval.build_index import IndexConfig, make_index
 from ernie_pair.retrieval.index_folder import keep_verdict, open_index_folder
 from ernie_pair.retrieval.searcher import TextRecall
 from ernie_pair.service.serve import ServeConfig
@@ -125,6 +127,69 @@ BAD_SEARCHES = [
 def test_a_bad_search_is_refused_before_the_model_runs(model, recall, body, status, reason):
     answer = ask(model, lambda client: client.post("/search", json=body), recall)
     assert answer.status_code == status and reason in answer.json()["error"] and model.calls == []
+
+
+def city_index(folder, begin=0):
+    """An index of 40 texts from ``begin`` on, of the cities 0 to 3, by their words."""
+    folder.mkdir()
+    rows = [f"t{n}\t{text}\t{n % 4}" for n, text in enumerate(texts_of(80))][begin : begin + 40]
+    path = write_lines(folder / "rows.tsv", ["id\ttext\tcity", *rows])
+    flags = {"retrieval": "bm25", "payload_columns": "city"}
+    make_index(IndexConfig(str(path), str(folder / "index"), **flags))
+    return TextRecall(open_index_folder(folder / "index"), None, recall_k=6)
+
+
+def test_searches_with_their_own_filters_share_a_call(tmp_path):
+    texts, query = city_index(tmp_path / "made"), texts_of(80)[5]
+
+    async def many(client):
+        where = [{"city": str(number % 4)} for number in range(8)] + [None]
+        return await asyncio.gather(*(search(client, query, where=each) for each in where))
+
+    *answers, every = ask(None, many, texts, max_wait=0.3, max_batch=9)
+    for number, answer in enumerate(answers):
+        wanted = [hit.id for hit in texts.recall([query], where={"city": str(number % 4)})[0]]
+        assert [hit["id"] for hit in answer.json()["hits"]] == wanted
+        assert {int(name[1:]) % 4 for name in wanted} == {number % 4}
+    assert [hit["id"] for hit in every.json()["hits"]] == [hit.id for hit in texts.recall([query])[0]]
+    refused = ask(None, lambda client: search(client, query, where={"land": "x"}), texts)
+    assert refused.status_code == 422 and refused.json()["error"].startswith("where land=x: ")
+    assert ask(None, lambda client: search(client, query, where={"city": 1}), texts).status_code == 422
+
+
+def test_a_changed_index_is_opened_beside_the_searches(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr("ernie_pair.service.service.LOOK_SECONDS", 0.05)
+    texts, query = city_index(tmp_path / "old"), texts_of(80)[5]
+    city_index(tmp_path / "new", begin=40)
+    place, opened = tmp_path / "old" / "index", threading.Event()
+    usual = TextRecall.reopened
+    monkeypatch.setattr(TextRecall, "reopened", lambda texts: opened.wait(10) and usual(texts))
+
+    async def both(client):
+        async def count():
+            return (await client.get("/health")).json()["example"], (await search(client, query)).json()
+
+        before = await count()
+        place.rename(tmp_path / "gone")
+        (tmp_path / "new" / "index").rename(place)
+        await asyncio.sleep(0.1)
+        assert (await count())[1]["hits"] == (await count())[1]["hits"] == before[1]["hits"]
+        opened.set()
+        for _ in range(200):
+            await asyncio.sleep(0.05)
+            if (await count())[0] != before[0]:
+                break
+        after = await count()
+        (place / "index.json").write_text("{}")
+        await asyncio.sleep(0.1)
+        assert (await count())[1]["hits"]
+        await asyncio.sleep(0.3)
+        return after, (await count())
+
+    after, last = ask(None, both, texts)
+    assert after[0] == texts_of(80)[40] and after[1]["hits"] == last[1]["hits"]
+    assert {int(hit["id"][1:]) >= 40 for hit in after[1]["hits"]} == {True}
+    assert capfd.readouterr().err.count("goes on with the index as it was opened") == 1
 
 
 def test_a_regression_threshold_must_lie_in_the_label_range(model, recall):

@@ -6,7 +6,6 @@ import socket
 import sys
 import threading
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from fake_predictor import Model, ask
@@ -182,9 +181,9 @@ def test_the_service_goes_on_after_anything_that_a_model_raises(model, error):
 
 def test_a_panic_outside_of_the_queue_is_answered_too(model):
     """As that of a tokenizer that counts the tokens of a query, in the thread of the event loop."""
-    index = SimpleNamespace(
-        unit=PROBABILITY, recall_k=5, count=9, recall=lambda queries: [[] for _ in queries]
-    )
+    about = {"unit": PROBABILITY, "recall_k": 5, "count": 9, "state": (None, None)}
+    found = {"recall": lambda queries, where: [[] for _ in queries], "check_columns": lambda where: None}
+    index = type("Index", (), {**about, **found})
 
     def why_refused(query, cuts):
         if query == "bad":
