@@ -144,7 +144,7 @@ def test_the_error_names_a_damaged_or_missing_index_file(index, embedder, name):
 def test_a_threshold_outside_the_score_range_is_refused(index, embedder, monkeypatch, unit, inside, outside):
     scorer = SimpleNamespace(unit=unit, check_rankable=lambda: None)
     scorer.score = lambda pairs: np.linspace(-8, 5, len(pairs))
-    monkeypatch.setattr("ernie_pair.retrieval.searcher.load", lambda *given: scorer)
+    monkeypatch.setattr("ernie_pair.retrieval.searcher.load", lambda *given, **named: scorer)
     reranker = None if unit is COSINE else "ranker"
     found = PairSearcher(index, "any", reranker, threshold=inside).search(TEXTS[0], top_k=50)
     assert found == [] or min(hit.score for hit in found) >= inside
