@@ -154,8 +154,6 @@ def logits_by_ray(config, scorer: PairScorer, model: RayModel, pairs: CheckedPai
 
     A task gets a whole window: within it pairs of similar length stand together, here as there.
     """
-    if scorer.world.size > 1:
-        raise InputError("--engine ray starts its own tasks; run it in one process, not by a launcher")
     with CountProgress(pairs.count, "pair") as progress:
         for logits in config.mapped(model, pairs.windows(scorer.window)):
             progress.advance(len(logits))

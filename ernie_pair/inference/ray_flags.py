@@ -9,6 +9,7 @@ from typing import Any, Callable, Hashable, Iterable, Iterator, Literal, Tuple, 
 from ernie_pair.core.cli.options import Options, speed_option
 from ernie_pair.core.errors import InputError, MachineError
 from ernie_pair.core.process_pool import ray_map, require_ray
+from ernie_pair.runtime.processes.world import launched_world
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -42,6 +43,10 @@ class RayFlags(Options):
     def check_ray(self) -> None:
         """Raise InputError if Ray is requested but not installed, MachineError if it does not respond."""
         if self.engine == "ray":
+            if launched_world().size > 1:
+                raise InputError(
+                    "--engine ray starts its own tasks; run it in one process, not by a launcher"
+                )
             require_ray(self.ray_address)
 
     def mapped(self, ask: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:

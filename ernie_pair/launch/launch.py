@@ -27,6 +27,7 @@ from ernie_pair.core.cli.options import Options, RawValue, devices_option, file_
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.atomic_files import MAX_CONFIG_BYTES, FileRefusedError, read_regular
 from ernie_pair.core.run_module import python_words
+from ernie_pair.embeddings.embed_config import EmbedConfig
 from ernie_pair.embeddings.train.embedding_config import TrainEmbeddingConfig
 from ernie_pair.experiments.config import CrossValidateConfig, SearchParamsConfig
 from ernie_pair.pairs.config.ask_config import EvaluateConfig, PredictConfig
@@ -47,6 +48,7 @@ CONFIGS: Dict[str, Type[Options]] = {
     "distill": DistillConfig,
     "evaluate": EvaluateConfig,
     "predict": PredictConfig,
+    "embed": EmbedConfig,
     "pretrain": PretrainConfig,
     "train-embedding": TrainEmbeddingConfig,
     "cross-validate": CrossValidateConfig,
@@ -56,7 +58,7 @@ CONFIGS: Dict[str, Type[Options]] = {
 
 @dataclass(frozen=True)
 class LaunchConfig(Options):
-    """Start pretraining, training, distillation, evaluation or prediction in several processes.
+    """Start pretraining, training, distillation, evaluation, prediction or embed in several processes.
 
     The flags of the command that is started stand behind it: ernie-pair train --help shows those of train.
     """
@@ -165,7 +167,8 @@ def read_launch(words: Sequence[str]) -> Tuple[LaunchConfig, List[str]]:
     if first in CONFIGS and launch.command != first:
         raise InputError(f"{first} and --command {launch.command} are two commands; leave one of them out")
     config, flag_values = _read_started(launch, beside, flags)
-    usual = os.path.join(getattr(config, "output_dir", ""), "log")
+    # The folder of embed is published whole, with nothing else in it.
+    usual = os.path.join("" if launch.command == "embed" else getattr(config, "output_dir", ""), "log")
     log_dir = launch.log_dir or (dry_log_dir() if getattr(config, "dry_run", False) else usual)
     words_of = (
         [f"--{name}={value.text}"] if isinstance(value.text, str) else [f"--{name}", *value.text]

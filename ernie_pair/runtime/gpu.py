@@ -176,7 +176,12 @@ def card_at(number: int) -> Card:
 def number_of(device: str) -> int:
     """Return N of gpu:N; of gpu that of the launcher for this process, or 0. Raises InputError for others."""
     kind, _, asked = device.partition(":")
-    number = asked or os.environ.get(SELECTED_GPUS, "0").split(",")[0]
+    given = os.environ.get(SELECTED_GPUS, "").split(",")[0]
+    number = asked or given or "0"
+    if given and number != given:
+        raise InputError(
+            f"--device {device}, but the launcher gives this process gpu:{given}; pass --device gpu"
+        )
     if kind != "gpu" or not number.isdecimal():
         raise InputError(f"--device {device} is none of cpu, gpu and gpu:N; use one of them")
     return int(number)

@@ -1,9 +1,14 @@
-"""The vectors of a file of texts, in bounded memory, by this process or by the tasks of Ray."""
+"""The vectors of a file of texts, in bounded memory, by this process, by several, or by the tasks of Ray.
 
+Of several processes each computes whole pieces, as one would, and the first writes those of all.
+"""
+
+import json
 import logging
 import os
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -16,7 +21,7 @@ from data_tools.text.texts import NamedText, check_unique_ids, has_ids, read_tex
 from ernie_pair.checkpoint.run_config import CONFIG_YAML, publish_results
 from ernie_pair.core.cli.options import paths_in
 from ernie_pair.core.cli.standard_streams import original_value, with_standard_streams
-from ernie_pair.core.errors import InputError
+from ernie_pair.core.errors import InputError, MachineError
 from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.core.files.atomic_folder import MADE, check_replaceable
 from ernie_pair.core.files.json_file import shown, write_json
@@ -42,8 +47,9 @@ from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.embedding_json import SIMILARITIES
 from ernie_pair.models.model_folder import list_model_files, with_model_folder
 from ernie_pair.pairs.data.pair_source import check_unchanged, file_stamp
+from ernie_pair.runtime.device import start_device
 from ernie_pair.runtime.processes.console import start_console
-from ernie_pair.runtime.processes.world import World
+from ernie_pair.runtime.processes.world import AllReduce, World, gather_texts, launched_world
 
 PARQUET = "vectors.parquet"
 PIECE = 4096  # texts that are sorted by length together; decides the last bits of the vectors
@@ -57,7 +63,8 @@ def embed(config: EmbedConfig) -> None:
 
     Raises InputError for bad texts or what would be lost, MachineError when the disk or Ray refuses.
     """
-    start_console(World())
+    world = launched_world()
+    start_console(world)
     config = _with_folder(config)
     output_dir, text_file = Path(os.path.realpath(config.output_dir)), Path(config.input_file)
     check_replaceable(output_dir, (VECTORS_FILE, SCALES_FILE, VECTORS_JSON, PARQUET, CONFIG_YAML))
@@ -80,11 +87,15 @@ def embed(config: EmbedConfig) -> None:
     log_drift(embedder, [row.text for row in islice(_rows_of(config), PIECE)], *_opened_by(config))
     made_of = {"texts": sha256, "fingerprint": embedder.fingerprint, "backend": embedder.backend}
     key: Dict[str, object] = {**made_of, "settings": settings, "batch_tokens": config.batch_tokens}
+    share = Share(world, _join(config, world), key, stamp, count)
+    if not world.is_first:
+        deque(_pieces(config, embedder, np.asarray, share), maxlen=0)
+        return
     part = output_dir.with_name(f"{output_dir.name}.part")
     busy = f"{part}: another run is writing these vectors; let it end, then run again"
     with part_folder(part, busy) as folder:
         writer = VectorWriter(folder, count, embedder.dim, config.dtype, PIECE, key)
-        _write(config, embedder, writer, stamp)
+        _write(config, embedder, writer, share)
         check_unchanged(text_file, stamp)
         about = _about(config, embedder, writer, sha256)
         fill = partial(_fill, writer=writer, about=about, config=config, stamp=stamp)
@@ -100,9 +111,67 @@ def vectors_of_file(config: EmbedConfig) -> np.ndarray:
     start_console(World())
     config = _with_folder(config)
     config.check_ray()
-    _count_texts(config)
+    count, _, stamp = _count_texts(config)
     embedder = open_embedder(*_opened_by(config))
-    return np.concatenate(list(_pieces(config, embedder, np.asarray, 0)))
+    share = Share(World(), np.asarray, {}, stamp, count)
+    return np.concatenate(list(_pieces(config, embedder, np.asarray, share)))
+
+
+@dataclass(frozen=True)
+class Share:
+    """What this process of a ``world`` does of ``count`` texts, for the vectors of ``key``.
+
+    ``stamp``: that of the texts; ``done``: how many pieces the first process has found on the disk.
+    """
+
+    world: World
+    all_reduce: AllReduce
+    key: Dict[str, object]
+    stamp: Tuple[int, int]
+    count: int
+    done: int = 0
+
+    def agreed(self) -> "Share":
+        """Return it with what the first process has found. Raises MachineError for another model or texts."""
+        own = json.dumps([self.key, self.done], sort_keys=True)
+        told = [json.loads(text) for text in gather_texts(self.all_reduce, self.world, own)]
+        for rank, (key, _) in enumerate(told):
+            if key != told[0][0]:
+                unlike = ", ".join(name for name in key if key[name] != told[0][0][name])
+                raise MachineError(
+                    f"rank {rank} has not the {unlike} of rank 0; give all processes the same files, and "
+                    "--kernels plain on unlike machines"
+                )
+        return replace(self, done=told[0][1])
+
+    def in_turn(self, own: Iterator[np.ndarray], dim: int, check: Callable[[], None]) -> Iterator[np.ndarray]:
+        """Yield the vectors of all pieces that are not done, float32 [rows, dim]; ``own``: those of this one.
+
+        ``check`` raises for texts that have changed.
+        """
+        starts = range(self.done * PIECE, self.count, PIECE)
+        sizes, rank = [min(PIECE, self.count - start) for start in starts], self.world.rank
+        for first in range(0, len(sizes), self.world.size):
+            rows = sizes[first : first + self.world.size]
+            ends = np.cumsum(rows)
+            found = np.zeros((ends[-1], dim), dtype=np.float32)
+            if rank < len(rows):
+                computed = next(own, None)
+                check()
+                found[ends[rank] - rows[rank] : ends[rank]] = computed
+            # As whole numbers, whose sum with zeros has the same bits: -0 + 0 is 0.
+            found = self.all_reduce(found.view(np.int32)).view(np.float32)
+            yield from np.split(found, ends[:-1])
+
+
+def _join(config: EmbedConfig, world: World) -> AllReduce:
+    """Return the sum over the processes of the run, which meet here."""
+    if world.size == 1:
+        return np.asarray
+    from ernie_pair.training.process_group import join_process_group  # which loads Paddle
+
+    start_device(config.device, world)
+    return join_process_group(world).all_reduce
 
 
 def _with_folder(config: EmbedConfig) -> EmbedConfig:
@@ -144,35 +213,39 @@ def _opened_by(config: EmbedConfig) -> Tuple[Any, ...]:
     )
 
 
-def _write(config: EmbedConfig, embedder: TextEmbedder, writer: VectorWriter, stamp: Tuple[int, int]) -> None:
-    """Write the pieces that are not done yet, in their order, by ``embedder`` or those of Ray's tasks."""
+def _write(config: EmbedConfig, embedder: TextEmbedder, writer: VectorWriter, share: Share) -> None:
+    """Write the pieces that are not done yet, in their order, whoever computes them."""
     count, done = writer.count, min(writer.done * PIECE, writer.count)
     if writer.done:
         logger.info("an earlier run has left %d of %d vectors: continuing", done, count)
     with CountProgress(count - done, "text") as progress, ThreadPoolExecutor(1) as pool:
         before: Future = pool.submit(int)  # behind a piece that is not written none may be
-        for packed in _pieces(config, embedder, partial(pack_vectors, dtype=config.dtype), done):
-            check_unchanged(Path(config.input_file), stamp)
+        share, pack = replace(share, done=writer.done), partial(pack_vectors, dtype=config.dtype)
+        for packed in _pieces(config, embedder, pack, share):
             before.result()
             before = pool.submit(writer.append, packed)
             progress.advance(len(packed[VECTORS_FILE]))
         before.result()
 
 
-def _pieces(config: EmbedConfig, embedder: TextEmbedder, make: Callable, done: int) -> Iterator[Any]:
-    """Yield what ``make`` makes of the vectors of each piece of the texts from ``done`` on.
+def _pieces(config: EmbedConfig, embedder: TextEmbedder, make: Callable, share: Share) -> Iterator[Any]:
+    """Yield what ``make`` makes of the vectors of each piece of the texts that is not done.
 
     Here a thread reads and encodes the next piece while one is computed.
     """
-    texts = islice((row.text for row in _rows_of(config)), done, None)
+    share = share.agreed()
+    check = partial(check_unchanged, Path(config.input_file), share.stamp)
+    texts = islice((row.text for row in _rows_of(config)), share.done * PIECE, None)
     pieces = iter(lambda: list(islice(texts, PIECE)), [])
     if config.engine == "ray":
         opened_by, folder = _opened_by(config), config.model_path
         ask = RayModel(open_embedder, opened_by, folder, embedder.identity, partial(_ask, make=make))
-        yield from config.mapped(ask, pieces)
+        for made in config.mapped(ask, pieces):
+            check()
+            yield made
         return
-    with ReadAhead(pieces, embedder.encode) as encoded:
-        yield from (make(embedder.vectors_of(rows)) for rows in encoded)
+    with ReadAhead(islice(pieces, share.world.rank, None, share.world.size), embedder.encode) as encoded:
+        yield from map(make, share.in_turn(map(embedder.vectors_of, encoded), embedder.dim, check))
 
 
 def _ask(embedder: TextEmbedder, texts: List[str], make: Callable) -> Any:

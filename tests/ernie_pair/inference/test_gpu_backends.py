@@ -15,6 +15,7 @@ from ernie_pair.inference.backends import CUDA_PROVIDER, FIRST_POOL_MB, GPU_TOKE
 from ernie_pair.inference.exported_model import FILES_OF, GPU, ExportedModel, read_exported
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.runtime.device import start_device
+from ernie_pair.runtime.gpu import SELECTED_GPUS
 from ernie_pair.runtime.processes.world import World
 
 CPU = "CPUExecutionProvider"
@@ -151,14 +152,17 @@ def test_the_installed_paddle_accepts_the_settings(folder):
         assert config.use_gpu() == paddle.is_compiled_with_cuda()
 
 
-def test_onnx_runtime_uses_cuda_without_tf32_after_paddle(libraries, exported):
+def test_onnx_runtime_uses_cuda_without_tf32_after_paddle(libraries, exported, monkeypatch):
     onnxruntime = fake_onnxruntime([CUDA_PROVIDER, CPU])
     libraries(onnxruntime=onnxruntime)
-    for name, given, number in (("auto", "gpu", "0"), ("onnx", "gpu:3", "3")):
+    for name, given, number in (("auto", "gpu", "0"), ("onnx", "gpu:3", "3"), ("onnx", "gpu", "2")):
+        monkeypatch.setenv(SELECTED_GPUS, "2" if number == "2" else "")  # of one process of a launcher
         backend = backends.open_backend(exported, name, 1, "fp32", given)
         assert (backend.where, backend.rules.most_tokens) == (f"gpu:{number}, by CUDA", GPU_TOKENS)
         assert onnxruntime.made.pop() == [(CUDA_PROVIDER, {"device_id": number, "use_tf32": "0"}), CPU]
         assert onnxruntime.loaded.pop()
+    with pytest.raises(InputError, match="device gpu:1, but the launcher gives this process gpu:2; pass dev"):
+        backends.open_backend(exported, "onnx", 1, "fp32", "gpu:1")
     onnxruntime = fake_onnxruntime([CUDA_PROVIDER, CPU])
     libraries(paddle=fake_paddle(), onnxruntime=onnxruntime)
     assert backends.open_backend(exported, "auto", 1, "fp32", "gpu").name == "paddle"

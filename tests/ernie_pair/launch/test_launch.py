@@ -112,6 +112,15 @@ def test_a_pair_of_texts_is_passed_as_two_arguments(folder):
     assert parse_config(PredictConfig, read_launch(["ask.yaml", *words])[1]).pair == ["a", "7"]
 
 
+def test_the_vectors_of_a_file_are_launched():
+    words = ["embed", "--model_path=model", "--input_file=t.txt", "--output_dir=vectors"]
+    logs = ["-m", "ernie_pair.launcher", "--log_dir", "log"]
+    assert started(*words, "--gpus=0,1", "--device=gpu")[:6] == [*logs, "--gpus", "0,1"]
+    assert started(*words, "--processes=2", "--device=cpu")[:6] == [*logs, "--nproc_per_node", "2"]
+    with pytest.raises(InputError, match="device gpu:1 with several processes: name a GPU for each"):
+        read_launch([*words, "--gpus=0,1", "--device=gpu:1"])
+
+
 PRETRAIN = ["--model_name_or_path=model", "--input_dir=data", "--output_dir=out"]
 
 
