@@ -9,12 +9,11 @@ ernie-pair checkpoint average  the mean of the weights of several, which often d
 import json
 import math
 import os
-import shutil
 import sys
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Callable, Collection, Dict, List, Literal, Sequence
+from typing import Callable, Collection, Dict, List, Literal, Optional, Sequence
 
 import numpy as np
 
@@ -27,6 +26,7 @@ from ernie_pair.core.cli.options import (
     file_option,
     model_folder_option,
     model_option,
+    parse_shares,
 )
 from ernie_pair.core.errors import CheckpointError, InputError, counted
 from ernie_pair.core.files.arrays import sha256_of_file
@@ -35,7 +35,7 @@ from ernie_pair.core.files.json_file import write_json
 from ernie_pair.core.files.results import Results, settings_of
 from ernie_pair.core.installation import TRAINING
 from ernie_pair.core.progress import say
-from ernie_pair.models.embedding_json import read_embedding
+from ernie_pair.models.embedding_json import EmbeddingSettings, read_embedding
 from ernie_pair.models.families import FAMILIES, OF_MATCH
 from ernie_pair.models.hugging_face import OWN_FILES, WRITTEN, split_heads, write_hf_folder, write_own_folder
 from ernie_pair.models.model_folder import resolve_model_folder
@@ -310,15 +310,30 @@ class AverageConfig(OverwriteFlag):
         reads="PATH",
     )
     output_dir: str = data_option(help="folder to create", writes="FOLDER")
+    weights: str = data_option(
+        "",
+        help="shares of the models, for example 0.7,0.3 of a trained model and its start, against what "
+        "training forgets; empty: equal",
+    )
+
+    @property
+    def shares(self) -> List[float]:
+        """Return the share of each model; they add up to 1. Raises InputError."""
+        count = len(self.checkpoints)
+        shares = parse_shares("weights", self.weights, count, "model") or [1.0] * count
+        return [share / sum(shares) for share in shares]
 
 
 def average_checkpoints(config: AverageConfig) -> None:
     """Write ``output_dir``, a folder of PaddleNLP that loads wherever the first of the models does.
 
+    Beside an encoder trained for vectors may stand the plain one that it was trained from.
+
     Raises InputError for models that differ in vocabulary, family, classes, pooling or the settings of an
     embedding model, CheckpointError for other names or shapes.
     """
-    sources = [open_model(path, model_type="") for path in config.checkpoints]
+    shares, sources = config.shares, [open_model(path, model_type="") for path in config.checkpoints]
+    embedding = _embedding_of(sources)
     first, *others = sources
     wanted = _describe_kind(first)
     for source in others:
@@ -341,21 +356,45 @@ def average_checkpoints(config: AverageConfig) -> None:
     )
     if results.are_done():
         return
-    weights = average_weights(sources)
-    fill = partial(_fill, sources=sources, weights=weights)
+    weights = average_weights(sources, shares, is_encoder=embedding is not None)
+    fill = partial(_fill, sources=sources, weights=weights, embedding=embedding)
     publish_results(output_dir, fill, "checkpoint average", config, results)
     print(f"wrote {config.output_dir}: {len(weights)} arrays, each the mean of {len(sources)}")
 
 
-def average_weights(sources: Sequence[ModelSource]) -> Arrays:
-    """Return the mean of the weights, float32, added up in float64; whole numbers must be equal.
+def _embedding_of(sources: Sequence[ModelSource]) -> Optional[EmbeddingSettings]:
+    """Return the settings of the first embedding model. Raises InputError where those of others differ."""
+    found = [(source, source.embedding) for source in sources]
+    known = [(source, settings) for source, settings in found if settings is not None]
+    for source, settings in known:
+        if any(step.kind == "dense" for step in settings.steps):
+            raise InputError(
+                f"{source.name} has a dense layer behind its pooling, which is not averaged; average others"
+            )
+        for what in ("pooling", "dim", "steps", "prompts", "similarity", "lower_case"):
+            one, other = getattr(known[0][1], what), getattr(settings, what)
+            if one != other:
+                raise InputError(
+                    f"{source.name} and {known[0][0].name} differ in {what}: {other} and {one}; average "
+                    "models of one kind"
+                )
+    return known[0][1] if known else None
 
+
+def average_weights(
+    sources: Sequence[ModelSource], shares: Sequence[float], is_encoder: bool = False
+) -> Arrays:
+    """Return the mean of the weights by ``shares``, float32, added up in float64; whole numbers are equal.
+
+    ``is_encoder``: poolers, which no vector depends on, are left out where not all have them.
     Raises CheckpointError naming what is missing, unknown or of another shape.
     """
     sums: Arrays = {}
     tables: Arrays = {}
-    for source in sources:
+    for source, share in zip(sources, shares):
         where, found = str(source.weights), without_training_heads(source.read_weights())
+        if is_encoder:
+            found = {name: array for name, array in found.items() if ".pooler." not in f".{name}"}
         _check_named(found, where)
         whole = {name: array for name, array in found.items() if array.dtype.kind in "ib"}
         found = as_float32({name: array for name, array in found.items() if name not in whole}, where)
@@ -366,8 +405,8 @@ def average_weights(sources: Sequence[ModelSource]) -> Arrays:
         if other:
             raise CheckpointError(f"{where}: {other[0]} has other values; average models of one kind")
         for name, array in found.items():
-            sums[name] = sums.get(name, 0.0) + array.astype(np.float64)
-    return {**{name: (array / len(sources)).astype(np.float32) for name, array in sums.items()}, **tables}
+            sums[name] = sums.get(name, 0.0) + share * array.astype(np.float64)
+    return {**{name: array.astype(np.float32) for name, array in sums.items()}, **tables}
 
 
 def _check_named(arrays: Arrays, where: str) -> None:
@@ -381,7 +420,7 @@ def _check_named(arrays: Arrays, where: str) -> None:
 
 def _describe_kind(source: ModelSource) -> Dict[str, object]:
     """Return {what: value} of all besides shapes that the weights were trained for."""
-    spec, settings = source.spec, source.vocab_file.parent / EMBEDDING
+    spec = source.spec
     return {
         "family": spec.family or "none",
         "vocabulary": sha256_of_file(source.vocab_file),
@@ -389,16 +428,17 @@ def _describe_kind(source: ModelSource) -> Dict[str, object]:
         "pooling": spec.pooling,
         OF_MATCH[0]: spec.has_match,
         "lower case": spec.lower_case,
-        EMBEDDING: settings.read_text(encoding="utf-8") if settings.is_file() else "none",
     }
 
 
-def _fill(draft: Path, sources: Sequence[ModelSource], weights: Arrays) -> None:
+def _fill(
+    draft: Path, sources: Sequence[ModelSource], weights: Arrays, embedding: Optional[EmbeddingSettings]
+) -> None:
     first = sources[0]
     if first.weights is not None and first.weights.stem == "static_vars":  # a checkpoint of pretraining
         write_model_folder(draft, first, weights)
         return
-    spec, beside = first.spec, first.vocab_file.parent
+    spec = first.spec
     if first.is_hugging_face:  # whose weights have been read under the names of PaddleNLP
         tokenizer = tokenizer_files(first.vocab_file, spec, spec.trained_length)
         write_own_folder(draft, spec.to_config(), tokenizer, weights)
@@ -406,8 +446,8 @@ def _fill(draft: Path, sources: Sequence[ModelSource], weights: Arrays) -> None:
         write_json(draft / CONFIG, spec.to_config())
         copy_tokenizer(first.vocab_file, spec, draft)
         write_weights(draft, weights)
-    if (beside / EMBEDDING).is_file():
-        shutil.copyfile(beside / EMBEDDING, draft / EMBEDDING)
+    if embedding is not None:
+        (draft / EMBEDDING).write_text(embedding.to_json(), encoding="utf-8")
     asked = [read_calibration(each.vocab_file.parent, each.spec.num_labels).symmetric for each in sources]
     if set(asked) == {"average"}:  # in both orders; a temperature and a threshold are a model's own
         write_calibration(draft, Calibration(symmetric="average"))

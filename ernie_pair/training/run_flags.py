@@ -205,7 +205,8 @@ class TrainingFlags(SharedFlags, OutputFolder):
     )
     lr_scheduler_type: str = kept_optimisation_option(
         "linear",
-        help="schedule after warm-up: linear or cosine decay to 0, or constant",
+        help="schedule after warm-up: linear or cosine decay to 0, constant, or constant until a last tenth "
+        "decays (warmup_stable_decay)",
         choices=STYLES,
         affects="schedule",
     )

@@ -10,7 +10,9 @@ from typing import Any, Iterator, Optional
 
 import numpy as np
 
-STYLES = ("linear", "cosine", "constant")  # the decay after the warm-up
+STABLE = "warmup_stable_decay"
+STYLES = ("linear", "cosine", "constant", STABLE)  # the decay after the warm-up
+STABLE_SHARE = 0.9  # of the steps after the warm-up, before the rate falls
 POOL_BATCHES = 50  # sorted together: more of them pad less, and make batches that are less random
 
 logger = logging.getLogger(__name__)
@@ -86,7 +88,8 @@ def learning_rate(
 
     It rises from 0 to ``max_lr`` at ``warmup_steps``, falls to ``min_lr`` at ``decay_steps`` and stays there;
     between them it falls linearly, or along half a cosine wave (Loshchilov and Hutter, "SGDR",
-    2017, without restarts). ``style`` constant: it stays at ``max_lr``.
+    2017, without restarts). ``style`` constant: it stays at ``max_lr``; warmup_stable_decay: it stays there
+    for STABLE_SHARE of the steps between them, and falls linearly in the rest (Hu et al., "MiniCPM", 2024).
     """
     if step < warmup_steps or step == warmup_steps > 0:
         return max_lr * step / warmup_steps
@@ -95,6 +98,8 @@ def learning_rate(
     if step >= decay_steps:
         return min_lr
     left = (decay_steps - step) / (decay_steps - warmup_steps)
+    if style == STABLE:
+        left = min(1.0, left / (1 - STABLE_SHARE))
     if style == "cosine":
         left = (1 - math.cos(math.pi * left)) / 2
     return min_lr + (max_lr - min_lr) * left

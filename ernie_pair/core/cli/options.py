@@ -21,7 +21,7 @@ from string import ascii_uppercase
 from textwrap import wrap
 from typing import Any, Literal, NamedTuple, Optional, Union, get_args, get_origin, get_type_hints
 
-from ernie_pair.core.errors import InputError, without_flags
+from ernie_pair.core.errors import InputError, counted, without_flags
 from ernie_pair.core.installation import check_installed, raise_interrupt
 
 # In the order of --help, in which a user thinks of them.
@@ -464,6 +464,20 @@ def check_names(option_name: str, names: Iterable[str], known: Collection[str], 
     for name in names:
         if name not in known:
             raise InputError(f"--{option_name} {name}{fault}")
+
+
+def parse_shares(option_name: str, given: str, count: int, what: str) -> list[float]:
+    """Return the numbers in ``given``, one for each of ``count``; [] for ''. Raises InputError for others."""
+    words = given.split(",") if given else []
+    try:
+        shares = [float(word) for word in words]
+    except ValueError:
+        shares = []
+    if words and (len(shares) != count or not 0 < min(shares) <= sum(shares) < math.inf):
+        raise InputError(
+            f"--{option_name} {given} is not a number above 0 for each of {counted(count, what)}; give these"
+        )
+    return shares
 
 
 def _fits_float(value) -> bool:

@@ -30,8 +30,8 @@ from ernie_pair.pairs.data.pair_records import LABEL_MAP_HELP, RowFlags
 from ernie_pair.training.run_flags import TrainingFlags, best_metric_option
 
 USUAL_LENGTH = 64  # tokens of a text
-PAIRS, SIMCSE, GRADED, TAUGHT = "pairs", "simcse", ("cosent", "angle"), ("margin_mse", "kl")
-OBJECTIVES = (PAIRS, SIMCSE, *GRADED, *TAUGHT)
+PAIRS, SIMCSE, GIST, GRADED, TAUGHT = "pairs", "simcse", "gist", ("cosent", "angle"), ("margin_mse", "kl")
+OBJECTIVES = (PAIRS, SIMCSE, GIST, *GRADED, *TAUGHT)
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,15 @@ class EmbeddingConfig(RowFlags, TrainingFlags):
     objective: str = kept_optimisation_option(
         "pairs",
         help="pairs: the two texts of a pair with label 1 belong together; simcse: a text belongs to itself "
-        "under different dropout; cosent, angle: the order of graded pairs; margin_mse, kl: the scores of "
-        "--teacher; or one for each of several files, separated by commas",
+        "under different dropout; gist: pairs, without negatives that --teacher takes for matches; cosent, "
+        "angle: the order of graded pairs; margin_mse, kl: the scores of --teacher; or one for each of "
+        "several files, separated by commas",
         usual=True,
     )
     teacher: str = model_folder_option(
         "",
         help="for margin_mse and kl: a pair classifier, a ranker or a published cross-encoder, whose scores "
-        "are learned",
+        "are learned; for gist: an embedding model",
     )
     sampling_weights: str = data_option(
         "",
@@ -122,11 +123,12 @@ class EmbeddingConfig(RowFlags, TrainingFlags):
         assert self.score_range  # refused where it is none
         fault = f" is none; use {', '.join(OBJECTIVES)}, or several, separated by commas"
         check_names("objective", self.objectives, OBJECTIVES, fault)
-        is_taught = not set(TAUGHT).isdisjoint(self.objectives)
-        if is_taught != bool(self.teacher) or is_taught and not self.hard_negatives:
+        is_taught, is_guided = not set(TAUGHT).isdisjoint(self.objectives), GIST in self.objectives
+        if (is_taught != is_guided) != bool(self.teacher) or is_taught and not self.hard_negatives:
             raise InputError(
                 f"--objective {self.objective} --teacher {self.teacher or '-'}: {' and '.join(TAUGHT)} need "
-                "a teacher and --hard_negatives, and no other takes a teacher; change one of them"
+                "a teacher of pairs and --hard_negatives, gist an embedding model as --teacher, and no other "
+                "takes one; change one of them"
             )
         if SIMCSE in self.objectives and not self.dropout:
             raise InputError(

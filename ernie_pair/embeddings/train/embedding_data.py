@@ -1,7 +1,6 @@
 """Training and evaluation data of an embedding model: from files, sets or Python objects to batches."""
 
 import logging
-import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,9 +11,9 @@ import numpy as np
 from data_tools.text.folder_tokenizer import AnyTokenizer
 from data_tools.text.text_files import LineRules
 from data_tools.text.texts import LeftOut, is_text_file, read_texts
+from ernie_pair.core.cli.options import parse_shares
 from ernie_pair.core.errors import InputError, counted
 from ernie_pair.core.files.arrays import sha256_of_file
-from ernie_pair.core.files.json_file import reads_as_number
 from ernie_pair.core.files.results import paths_named
 from ernie_pair.embeddings.retrieval import RetrievalSet, build_retrieval_set
 from ernie_pair.embeddings.train.contrastive import (
@@ -28,8 +27,13 @@ from ernie_pair.embeddings.train.contrastive import (
     texts_alone,
     texts_of_pairs,
 )
-from ernie_pair.embeddings.train.embedding_config import GRADED, PAIRS, SIMCSE, TAUGHT, EmbeddingConfig
-from ernie_pair.embeddings.train.objectives import graded_texts, sha256_of_teacher, taught_texts
+from ernie_pair.embeddings.train.embedding_config import GIST, GRADED, PAIRS, SIMCSE, TAUGHT, EmbeddingConfig
+from ernie_pair.embeddings.train.objectives import (
+    graded_texts,
+    guided_texts,
+    sha256_of_teacher,
+    taught_texts,
+)
 from ernie_pair.inference.token_rows import EncodedPairs, encode_single_texts, open_tokenizer
 from ernie_pair.models.embedding_json import EmbeddingSettings
 from ernie_pair.models.labels import Labels
@@ -130,12 +134,7 @@ def training_sets(config: EmbeddingConfig, dataset: Any) -> tuple[list[TrainingS
         raise InputError(
             f"--objective {config.objective} has {len(objectives)} parts for {which}; give as many"
         )
-    words = given.split(",") if given else []
-    shares = [float(word) if reads_as_number(word.strip()) else 0.0 for word in words]
-    if words and (len(shares) != count or not 0 < min(shares) <= max(shares) < math.inf):
-        raise InputError(
-            f"--sampling_weights {given} is not a number above 0 for each of {which}; give these"
-        )
+    shares = parse_shares("sampling_weights", given, count, "training file")
     numbers = [f" {number}" for number in range(1, count + 1)] if count > 1 else [""]
     return list(map(TrainingSet, objectives * (count // len(objectives)), datasets, numbers)), shares
 
@@ -156,7 +155,7 @@ def _open_set(
     objective, name, negatives = one.objective, _name_of(one.dataset, one.number), None
     describe: Describe = describe_step
     has_negatives = given is not None and not (isinstance(given, str) and not given)
-    if has_negatives and objective not in (PAIRS, *TAUGHT):
+    if has_negatives and objective not in (PAIRS, GIST, *TAUGHT):
         raise InputError(f"--negatives_file is for --objective pairs, not {objective}; leave one of them out")
     use = f"train_file{one.number}"
     if objective == SIMCSE:
@@ -173,6 +172,8 @@ def _open_set(
         texts, describe = graded_texts(pairs, name, objective == "angle")
     else:
         texts = texts_of_pairs(pairs, negatives, name)
+    if objective == GIST:
+        texts, describe = guided_texts(texts, config, join_process_group(world))
     if objective in TAUGHT:
         texts, describe = taught_texts(texts, config, objective, name, join_process_group(world))
     return texts, describe, [DataFile(use, name, source.sha256(), len(texts)), *files]

@@ -8,6 +8,8 @@ CoSENT (Huang et al. 2024, "CoSENT: Consistent Sentence Embedding via Similarity
 AnglE (Li and Li 2023, "AnglE-optimized Text Embeddings", arXiv:2309.12871): s is the difference of angles
 in complex space, which has a gradient where the cosine is flat.
 
+GIST learns pairs as the contrastive objective does, without the negatives that a guide takes for matches.
+
 MarginMSE and KL: an encoder learns how a reranker scores a query's match and its hard negatives.
 The student's score of a text is its cosine with the query divided by --temperature; the teacher's is a log
 odds: the difference of the logits of two classes, or the one logit of a ranker or a published cross-encoder.
@@ -31,9 +33,18 @@ from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.core.files.atomic_files import keeps
 from ernie_pair.core.files.atomic_folder import list_content
 from ernie_pair.core.files.keyed_cache import ArrayKind, array_cache
-from ernie_pair.embeddings.train.contrastive import HIDDEN, Describe, TrainingTexts, sha256_of_texts
+from ernie_pair.embeddings.open_embedder import open_embedder
+from ernie_pair.embeddings.train.contrastive import (
+    HIDDEN,
+    Describe,
+    StepTexts,
+    TrainingTexts,
+    describe_step,
+    sha256_of_texts,
+)
 from ernie_pair.embeddings.train.embedding_config import EmbeddingConfig
-from ernie_pair.inference.token_rows import encode_texts, open_tokenizer
+from ernie_pair.inference.embedder import TextEmbedder, unit_rows
+from ernie_pair.inference.token_rows import encode_texts, evaluation_batches, open_tokenizer
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.labels import RANKING, SIGMOID, match_class
 from ernie_pair.models.model_folder import no_model_folder, resolve_model_folder
@@ -99,6 +110,42 @@ def graded_texts(pairs: Pairs, where: str, is_angle: bool) -> tuple[TrainingText
         return GradedStep(len(pairs), np.concatenate([left[pairs], right[pairs]]), scores[pairs], is_angle)
 
     return TrainingTexts(list(places), left, right), describe
+
+
+def guided_texts(
+    texts: TrainingTexts, config: EmbeddingConfig, process_group
+) -> tuple[TrainingTexts, Describe]:
+    """Return ``texts``, and what makes their steps without the negatives that a guide takes for matches.
+
+    Hidden from an anchor is every candidate that lies nearer to it than its positive does, by the vectors of
+    the guide (GISTEmbed: Solatorio 2024, arXiv:2402.16829). Called by all ranks, which share the work.
+    """
+    guide, group = open_embedder(config.teacher, config.device), process_group
+    logger.info("the guide %s embeds %d texts before the first step", config.teacher, len(texts.texts))
+    vectors = as_query = _vectors_of_guide(guide, texts.texts, "passage", group)
+    if guide.has_roles:
+        as_query = _vectors_of_guide(guide, texts.texts, "query", group)
+
+    def describe(texts: TrainingTexts, pairs: np.ndarray, negatives: list[np.ndarray]) -> StepTexts:
+        step, own = describe_step(texts, pairs, negatives), np.arange(len(pairs))
+        cosines = as_query[step.numbers[: len(pairs)]] @ vectors[step.numbers[len(pairs) :]].T
+        is_nearer = cosines > cosines[own, own][:, None]
+        return step._replace(is_hidden=step.is_hidden | is_nearer)
+
+    return texts, describe
+
+
+def _vectors_of_guide(guide: TextEmbedder, texts: list[str], role: str, process_group) -> np.ndarray:
+    found = np.zeros((len(texts), guide.dim), np.float32)
+    if not keeps():  # a dry run
+        return found
+    rows = guide.encode(texts, guide.settings.prompt_of(role))
+    # A text is in the same batch in every layout.
+    batches = evaluation_batches(rows.lengths, guide.batch_size, guide.model.rules)
+    for picked in batches[process_group.rank :: process_group.size]:
+        batch = rows.batch(picked)
+        found[picked] = guide.model.forward(batch.input_ids, batch.token_type_ids)[:, : guide.dim]
+    return unit_rows(process_group.all_reduce_now(found), guide.model.name)
 
 
 VERSION = 1  # raised when the same teacher would give other scores

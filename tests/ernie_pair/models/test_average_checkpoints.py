@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,14 @@ from tiny_ship import write_trained
 
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.core.files.json_file import write_json
+from ernie_pair.embeddings.open_embedder import open_embedder
 from ernie_pair.models.commands import (
     AverageConfig,
     ToHuggingFaceConfig,
     average_checkpoints,
     convert_to_hugging_face,
 )
+from ernie_pair.models.embedding_json import EmbeddingSettings, read_embedding
 from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.models.temperature import Calibration, read_calibration, write_calibration
 from ernie_pair.weights.weight_files import read_weights, write_weights
@@ -86,17 +89,34 @@ def test_transformers_folders_give_an_average_that_loads(trained, tmp_path, is_s
             average(tmp_path / "out", *theirs)
 
 
-def test_symmetry_and_embeddings_are_kept_if_all_have_them(trained, tmp_path):
+def test_symmetry_is_kept_if_all_have_it(trained, tmp_path):
     write_calibration(trained[0], Calibration(1.5, symmetric="average"))
     average(tmp_path / "mixed", *trained)
     assert not (tmp_path / "mixed" / "calibration.json").exists()
     write_calibration(trained[1], Calibration(symmetric="average"))
     average(tmp_path / "both", *trained)
     assert read_calibration(tmp_path / "both", 2) == Calibration(symmetric="average")
-    for folder in trained:
-        (folder / "embedding.json").write_text('{"pooling": "first_token"}')
-    average(tmp_path / "out", *trained)
-    assert (tmp_path / "out" / "embedding.json").read_text() == '{"pooling": "first_token"}'
+
+
+def test_a_trained_encoder_keeps_a_share_of_its_start(trained, tmp_path):
+    """Against what it forgets (LM-Cocktail, arXiv:2311.13534); the start says nothing of vectors."""
+    settings = EmbeddingSettings("cls", 32, (8, 32), 16, 0.05)
+    (trained[1] / "embedding.json").write_text(settings.to_json())
+    mean = average(tmp_path / "out", *trained[::-1], weights="0.3,0.1")
+    first = read_weights(trained[0] / "model_state.pdparams")
+    assert not any("pooler" in name for name in mean)
+    assert all(np.allclose(mean[name], first[name] + 0.375, atol=1e-6) for name in mean)
+    assert read_embedding(tmp_path / "out") == settings
+    assert open_embedder(tmp_path / "out").embed(["a b"]).shape == (1, 32)
+    (trained[0] / "embedding.json").write_text(replace(settings, pooling="mean").to_json())
+    with pytest.raises(InputError, match="differ in pooling: cls and mean; average models of one kind"):
+        average(tmp_path / "other", *trained)
+
+
+@pytest.mark.parametrize("weights", ["0.7", "1,0", "1,x", "nan,1", "1,inf"])
+def test_shares_are_a_number_for_each_model(trained, tmp_path, weights):
+    with pytest.raises(InputError, match=f"weights.{weights} is not a number above 0 for each of 2 models"):
+        average(tmp_path / "out", *trained, weights=weights)
 
 
 def test_pretraining_checkpoints_are_averaged_and_load(tmp_path):
@@ -125,15 +145,12 @@ def test_incompatible_models_are_rejected(trained, tmp_path):
     (other / "vocab.txt").write_text("\n".join([*vocabulary[:-2], "新", vocabulary[-1]]), encoding="utf-8")
     named = Path(shutil.copytree(trained[0], tmp_path / "named"))
     write_json(named / "config.json", {**read_json(named), "id2label": {"0": "different", "1": "same"}})
-    first_token = Path(shutil.copytree(trained[0], tmp_path / "first_token"))
-    (first_token / "embedding.json").write_text('{"pooling": "first_token"}')
     cases = [
         (deeper, CheckpointError, "unknown: ernie.encoder.layers.1"),
         (wider, CheckpointError, "of another shape: .* instead of"),
         (gram, InputError, "differ in family: ernie_gram and ernie; average models of one kind"),
         (other, InputError, "differ in vocabulary: "),
         (named, InputError, "differ in labels: .*same.*; average models of one kind"),
-        (first_token, InputError, r"differ in embedding.json: \{.*first_token.* and none"),
     ]
     for folder, error, message in cases:
         with pytest.raises(error, match=message) as caught:

@@ -14,6 +14,7 @@ RATES = {"max_lr": 1e-3, "min_lr": 1e-4, "warmup_steps": 10, "decay_steps": 110}
 @pytest.mark.parametrize("style, expected", [
     ("linear", {1: 1e-4, 10: 1e-3, 60: 5.5e-4, 110: 1e-4, 111: 1e-4, 9999: 1e-4}),
     ("cosine", {10: 1e-3, 35: 1e-4 + 9e-4 * (2 + 2**0.5) / 4, 60: 5.5e-4, 110: 1e-4, 500: 1e-4}),
+    ("warmup_stable_decay", {1: 1e-4, 10: 1e-3, 100: 1e-3, 105: 5.5e-4, 110: 1e-4, 500: 1e-4}),
     ("constant", {1: 1e-4, 10: 1e-3, 60: 1e-3, 110: 1e-3, 9999: 1e-3}),
 ])  # fmt: skip
 def test_the_learning_rate_warms_up_decays_and_then_is_constant(style, expected):

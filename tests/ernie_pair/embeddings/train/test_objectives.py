@@ -60,11 +60,11 @@ def flags_of(folder, objective):
     names = objective.split(",")
     files = {"cosent": "graded.tsv", "angle": "graded.tsv", "simcse": "texts.txt"}
     train = ",".join(str(folder / files.get(name, "train.tsv")) for name in names)
-    taught = {"teacher": str(folder / "teacher"), "hard_negatives": 2}
+    taught = {"teacher": str(folder / "teacher"), "hard_negatives": 2}  # of gist an encoder without a head
     flags = {
         "objective": objective,
         "train_file": train,
-        **(taught if {"kl", "margin_mse"} & {*names} else {}),
+        **(taught if {"kl", "margin_mse", "gist"} & {*names} else {}),
     }
     graded = {"dev_file": str(folder / "graded_dev.tsv")} if {*names} <= {"cosent", "angle"} else {}
     return {**flags, **graded}
@@ -115,7 +115,7 @@ def test_queries_may_have_several_numbers_of_negatives(is_kl):
     assert float(loss) == pytest.approx(np.mean(losses if is_kl else squares), rel=1e-5)
 
 
-ALL = ["cosent", "angle", "margin_mse", "kl", "pairs,cosent"]
+ALL = ["cosent", "angle", "margin_mse", "kl", "gist", "pairs,cosent"]
 
 
 @pytest.mark.parametrize("objective", ALL)
@@ -125,7 +125,7 @@ def test_two_micro_batches_of_an_objective_give_one_step(folder, objective):
     assert len(wanted) > 20 and difference(found, wanted) < 1e-5
 
 
-@pytest.mark.parametrize("objective", ["cosent", "angle", "margin_mse", "kl", "pairs,cosent,kl"])
+@pytest.mark.parametrize("objective", ["cosent", "angle", "margin_mse", "kl", "gist", "pairs,cosent,kl"])
 def test_an_objective_is_learned(tmp_path, objective):
     folder = write_files(tmp_path)
     write_rows(folder / "graded.tsv", toy_graded(384, seed=0))
@@ -268,6 +268,26 @@ def test_a_teacher_gives_its_log_odds(folder, tmp_path, kind):
     assert json.loads(note.read_text())["key"]["teacher"] == objectives.sha256_of_teacher(config)
 
 
+def test_a_guide_hides_what_it_takes_for_a_match(folder):
+    job, updates = embedding_job(folder, **flags_of(folder, "gist"))
+    _, plain = embedding_job(folder, hard_negatives=2)
+    guide, more = open_embedder(folder / "teacher"), 0
+    texts = {text for pair in toy_matches(120, seed=0) for text in pair[:2]}
+    vectors = {text: guide.embed([text])[0] for text in texts}
+    known = job.data.updates.args[0][0].texts.texts
+    for (batch,), (other,) in islice(zip(updates, plain), 5):
+        step = batch.step
+        assert np.array_equal(step.numbers, other.step.numbers)
+        left, right = (np.stack([vectors[known[n]] for n in part]) for part in
+                       (step.numbers[:16], step.numbers[16:]))  # fmt: skip
+        margins = left @ right.T - (left * right[:16]).sum(axis=1)[:, None]
+        added = step.is_hidden & ~other.step.is_hidden
+        assert (margins[added] > -1e-6).all() and not (other.step.is_hidden & ~step.is_hidden).any()
+        assert (margins[~step.is_hidden] < 1e-6).all()
+        more += added.sum()
+    assert more > 20
+
+
 def test_a_dry_run_does_not_ask_the_teacher(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(objectives, "predict_logits", None)
     flags = {**flags_of(folder, "margin_mse"), "output_dir": str(tmp_path / "out"), "dry_run": True}
@@ -308,15 +328,15 @@ WORDS = "".join(f"第{n}个开头\t第{n}个结尾\t{'同异疑'[n % 3]}\n" for 
     ("我\t你\n我\t他\n", COSENT, "train.tsv:1: no label; each row needs a number from 0 to 5"),
     (FIVE, {}, "train.tsv:1: label '5' is not one of 0, 1; .* --objective cosent"),
     ("我\n", {**COSENT, "train_file": "texts.txt"}, "texts.txt has a text in each line, and pairs"),
-    ("", {"objective": "cosine"}, "--objective cosine is none; use pairs, simcse, cosent"),
+    ("", {"objective": "cosine"}, "--objective cosine is none; use pairs, simcse, gist, cosent"),
     ("", {"objective": "pairs,cosent"}, "--objective pairs,cosent has 2 parts for 1 training file"),
     (FIVE, {**COSENT, "sampling_weights": "1,2"}, "--sampling_weights 1,2 is not a number above 0 for each"),
     (FIVE, {**COSENT, "sampling_weights": "0"}, "--sampling_weights 0 is not a number above 0"),
     (FIVE, {**COSENT, "best_metric": "mrr"}, "--best_metric mrr needs matches, and the dev pairs are graded"),
     (FIVE, {**COSENT, "negatives_file": "d"}, "--negatives_file is for --objective pairs, not cosent"),
-    ("", {"objective": "kl"}, "--objective kl --teacher -: margin_mse and kl need a teacher and"),
-    ("", {"teacher": "teacher"}, "--objective pairs --teacher .*, and no other takes a teacher"),
-    ("", {**KL, "hard_negatives": 0}, "margin_mse and kl need a teacher and --hard_negatives"),
+    ("", {"objective": "kl"}, "--objective kl --teacher -: margin_mse and kl need a teacher of pairs and"),
+    ("", {"teacher": "teacher"}, "--objective pairs --teacher .*, and no other takes one"),
+    ("", {**KL, "hard_negatives": 0}, "margin_mse and kl need a teacher of pairs and --hard_negatives"),
     ("我\t你\t1\n他\t她\t1\n", KL, "train.tsv: no pair has a hard negative"),
     ("我\t你\t1\n我\t我\t0\n他\t她\t1\n", KL, "train.tsv:2: the text '我' is its own negative; correct"),
     ("我\t你\t1\n我\t我\t0\n他\t她\t1\n", {}, "train.tsv:2: the text '我' is its own negative; correct"),
