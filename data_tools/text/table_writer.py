@@ -49,9 +49,9 @@ def check_table_suffix(option: str, path: str) -> None:
         import_optional("openpyxl")
 
 
-def check_cell(where: str, final: Path, value: Any, row: int = 0) -> None:
-    """Raise InputError for a cell, or a ``row`` counted from 0, that the format of ``final`` cannot hold."""
-    ending, fault = ending_to_write(final), ""
+def check_cell(where: str, ending: str, value: Any, row: int = 0) -> None:
+    """Raise InputError for a cell, or a ``row`` counted from 0, that a file with this ending cannot hold."""
+    fault = ""
     if ending == ".tsv" and isinstance(value, str) and _NOT_IN_A_TSV.search(value):
         fault = (
             f"{value[:40]!r} has a tab or a line end, which no .tsv can hold; name the file .jsonl or .csv"
@@ -100,12 +100,12 @@ def table_writer(
 
 
 def _checked(final: Path, write: Write) -> Write:
-    count = 0
+    count, where, ending = 0, str(final), ending_to_write(final)
 
     def checked(row: Sequence[Any]) -> None:
         nonlocal count
         for value in row:
-            check_cell(str(final), final, value, count)
+            check_cell(where, ending, value, count)
         write(row)
         count += 1
 

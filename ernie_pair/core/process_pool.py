@@ -268,7 +268,7 @@ class ReadAhead:
     have come. Nobody needs to know how far the thread is: a run resumes from the samples that were trained.
     """
 
-    def __init__(self, items: Iterable[List], place: Callable[[List], Any]):
+    def __init__(self, items: Iterable[Any], place: Callable[[Any], Any]):
         self._items, self._place = iter(items), place
         # (an item, None), or in place of one (None, the error that ends them); (None, None) is the end.
         self._ready: queue.Queue[Tuple[Any, Optional[BaseException]]] = queue.Queue(maxsize=1)

@@ -12,7 +12,7 @@ from ernie_pair.core.errors import counted
 from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.core.files.atomic_folder import list_content
 from ernie_pair.inference.predictor import Advance, PairScorer
-from ernie_pair.inference.token_rows import WINDOW, BatchRules, encode_texts, open_tokenizer
+from ernie_pair.inference.token_rows import WINDOW, BatchRules, EncodedPairs, encode_texts, open_tokenizer
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.model_card import baseline_in, learned_nothing_in
 from ernie_pair.models.model_folder import resolve_model_folder
@@ -97,11 +97,12 @@ class TrainedScorer(PairScorer):
         """Wait until all processes of the ``world`` are here."""
         self.process_group.barrier()
 
-    def logits_of_texts(
-        self, left: Sequence[str], right: Sequence[str], advance: Optional[Advance] = None
-    ) -> np.ndarray:
-        """Return the logits of the pairs (left[i], right[i]), float32 [N, C], the same on every process."""
-        rows = encode_texts(left, right, None, self.tokenizer, self.max_seq_len)
+    def encode(self, left: Sequence[str], right: Sequence[str]) -> EncodedPairs:
+        """Return the pairs (left[i], right[i]) as token ids; a thread of its own may do so."""
+        return encode_texts(left, right, None, self.tokenizer, self.max_seq_len)
+
+    def logits_of_rows(self, rows: EncodedPairs, advance: Optional[Advance] = None) -> np.ndarray:
+        """Return the logits of pairs as token ids, float32 [N, C], the same on every process."""
         group = self.process_group
         with casting(self.kernels):
             return predict_logits(self.model, rows, self.batch_size, group, advance, self.rules)

@@ -29,17 +29,25 @@ from typing import (
 
 import numpy as np
 
-from data_tools.text.table_writer import check_cell, check_table_suffix, table_writer, text_of
+from data_tools.text.table_writer import (
+    check_cell,
+    check_table_suffix,
+    ending_to_write,
+    table_writer,
+    text_of,
+)
 from ernie_pair.core.cli.standard_streams import as_called, with_standard_streams
 from ernie_pair.core.errors import InputError, counted
+from ernie_pair.core.process_pool import ReadAhead
 from ernie_pair.core.progress import CountProgress
 from ernie_pair.evaluation.scorer import check_pairs, open_scorer, results_of
 from ernie_pair.inference.predictor import PairPredictor, PairScorer
 from ernie_pair.inference.ray_flags import RayModel
 from ernie_pair.inference.scores import Prediction, are_names, predict_from
+from ernie_pair.inference.token_rows import EncodedPairs
 from ernie_pair.models.labels import Labels
 from ernie_pair.models.model_folder import with_model_folder
-from ernie_pair.models.temperature import Calibration, score_pairs
+from ernie_pair.models.temperature import Calibration, both_orders, mean_of_orders, score_pairs
 from ernie_pair.pairs.config.ask_config import PredictConfig
 from ernie_pair.pairs.config.pair_config import refuse_class_flags
 from ernie_pair.pairs.data.pair_file import Pairs
@@ -138,15 +146,21 @@ def _predict(config: PredictConfig, final: Optional[Path]) -> Tuple[PairScorer, 
 
 
 def logits_by_window(scorer: PairScorer, pairs: CheckedPairs) -> Iterator[np.ndarray]:
-    """Yield the logits of all pairs, float32 [at most a window, C], in their order."""
-    orders = 1 if scorer.symmetric == "none" else 2
-    with CountProgress(pairs.count, "pair", shown=scorer.world.is_first) as progress:
+    """Yield the logits of all pairs, float32 [at most a window, C], in their order.
 
-        def score(left: Sequence[str], right: Sequence[str]) -> np.ndarray:
-            return scorer.logits_of_texts(left, right, lambda rows: progress.advance(rows / orders))
+    A thread reads and encodes the next window while one is computed.
+    """
+    is_alone = scorer.symmetric == "none"
 
-        for window in pairs.windows(scorer.window):
-            yield score_pairs(score, window.left, window.right, scorer.symmetric)
+    def encode(window: Pairs) -> EncodedPairs:
+        texts = (window.left, window.right)
+        return scorer.encode(*(texts if is_alone else both_orders(*texts)))
+
+    progress = CountProgress(pairs.count, "pair", shown=scorer.world.is_first)
+    with progress, ReadAhead(pairs.windows(scorer.window), encode) as encoded:
+        for rows in encoded:
+            logits = scorer.logits_of_rows(rows, lambda count: progress.advance(count / (2 - is_alone)))
+            yield logits if is_alone else mean_of_orders(logits)
 
 
 def logits_by_ray(config, scorer: PairScorer, model: RayModel, pairs: CheckedPairs) -> Iterator[np.ndarray]:
@@ -250,7 +264,7 @@ class InputColumns:
     """
 
     def __init__(self, source: PairSource, answers: Container[str], final: Optional[Path]):
-        self._source = source
+        self._source, ending = source, "" if final is None else ending_to_write(final)
         self.faults: Dict[str, InputError] = {}
         found: Dict[str, Set[type]] = {}
         for place, (where, row) in enumerate(source.given()):
@@ -258,8 +272,7 @@ class InputColumns:
                 is_large = isinstance(value, int) and abs(value) >= _LARGEST
                 found.setdefault(name, set()).add(str if is_large else type(value))
                 try:
-                    if final is not None:
-                        check_cell(where, final, value, place)
+                    check_cell(where, ending, value, place)
                 except InputError as error:
                     self.faults.setdefault(name, error)
         self.names = {_free_name(name, answers, found): name for name in found}

@@ -15,7 +15,13 @@ from ernie_pair.core.progress import CountProgress
 from ernie_pair.inference import scores
 from ernie_pair.inference.backends import OnnxBackend, open_backend
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST, read_exported
-from ernie_pair.inference.token_rows import BatchRules, encode_texts, evaluation_batches, open_tokenizer
+from ernie_pair.inference.token_rows import (
+    BatchRules,
+    EncodedPairs,
+    encode_texts,
+    evaluation_batches,
+    open_tokenizer,
+)
 from ernie_pair.models.labels import CLASSIFICATION, RANKING, Labels, find_match, match_class
 from ernie_pair.models.spec import CONFIG, TOKENIZER, VOCAB, read_spec
 from ernie_pair.models.temperature import Calibration, describe_decision, score_pairs
@@ -35,8 +41,8 @@ class PairScorer:
     """A pair model from any folder, which is loaded once: logits, decisions and scores. Not thread-safe.
 
     A subclass opens its folder, sets ``where`` (its name in errors), ``labels`` and ``calibration`` (how its
-    logits become classes), and computes ``logits_of_texts``. ``world``: the processes that compute together;
-    ``window``: how many pairs of a file are asked at a time.
+    logits become classes), and computes ``encode`` and ``logits_of_rows``. ``world``: the processes that
+    compute together; ``window``: how many pairs of a file are asked at a time.
     """
 
     where: str
@@ -55,7 +61,18 @@ class PairScorer:
     def logits_of_texts(
         self, left: Sequence[str], right: Sequence[str], advance: Optional[Advance] = None
     ) -> np.ndarray:
-        """Return the logits of the pairs (left[i], right[i]) in this order of the texts, float32 [N, C]."""
+        """Return the logits of the pairs (left[i], right[i]) in this order of the texts, float32 [N, C].
+
+        With several processes all of them call this, and get the same.
+        """
+        return self.logits_of_rows(self.encode(left, right), advance)
+
+    def encode(self, left: Sequence[str], right: Sequence[str]) -> EncodedPairs:
+        """Return the pairs (left[i], right[i]) as token ids; a thread of its own may do so."""
+        raise NotImplementedError
+
+    def logits_of_rows(self, rows: EncodedPairs, advance: Optional[Advance] = None) -> np.ndarray:
+        """Return the logits of pairs as token ids, float32 [N, C]; see `logits_of_texts`."""
         raise NotImplementedError
 
     def wait(self) -> None:
@@ -261,12 +278,13 @@ class PairPredictor(PairScorer):
         words = [self.backend] + [self.precision] * (self.precision not in ("fp32", "int8"))
         return " ".join(words + [f"on {self.device}"] * (self.device != "cpu"))
 
-    def logits_of_texts(
-        self, left: Sequence[str], right: Sequence[str], advance: Optional[Advance] = None
-    ) -> np.ndarray:
-        """Return the logits of the pairs (left[i], right[i]), float32 [N, C]; see ``logits``."""
+    def encode(self, left: Sequence[str], right: Sequence[str]) -> EncodedPairs:
+        """Return the pairs (left[i], right[i]) as token ids; a thread of its own may do so."""
+        return encode_texts(left, right, None, self._tokenizer, self.exported.max_seq_len)
+
+    def logits_of_rows(self, rows: EncodedPairs, advance: Optional[Advance] = None) -> np.ndarray:
+        """Return the logits of pairs as token ids, float32 [N, C]; see ``logits``."""
         rules, longest = self._rules, self.exported.max_seq_len
-        rows = encode_texts(left, right, None, self._tokenizer, longest)
         logits = np.zeros((len(rows), len(self.class_names)), dtype=np.float32)
         for picked in evaluation_batches(rows.lengths, BATCH_SIZE, rules):
             more = (1 << (len(picked) - 1).bit_length()) - len(picked) if rules.rounds_rows else 0

@@ -174,12 +174,12 @@ from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.evaluation import predict_pair
 from ernie_pair.evaluation.inference_model import InferenceModel
 
-def answer(self, left, right, *more):
-    return np.zeros((len(left), 2), dtype=np.float32)
+def answer(self, rows, *more):
+    return np.zeros((len(rows), 2), dtype=np.float32)
 
 command, model, pairs, out = sys.argv[1:]
 InferenceModel.window = 4096
-InferenceModel.logits_of_texts = PairPredictor.logits_of_texts = answer
+InferenceModel.logits_of_rows = PairPredictor.logits_of_rows = answer
 if command == "predict":
     asked = PredictConfig(model, pairs, out, scores=True, on_bad_row="skip", device="cpu")
     predict_pair.predict_pair(asked)
@@ -204,5 +204,5 @@ def test_peak_memory_does_not_grow_with_the_rows(world, tmp_path, command, model
         assert len(out.read_text().splitlines()) == 1 + 21 * copies
         return float(done.stdout)
 
-    few, many = peak(300), peak(1800)
+    few, many = peak(1000), peak(2500)
     assert many - few < 8  # for about 30,000 more rows of 0.5 kB each

@@ -1,6 +1,7 @@
 """One scorer for every folder of a pair model: trained, exported, and several combined."""
 
 import logging
+from threading import current_thread
 
 import numpy as np
 import pytest
@@ -9,7 +10,9 @@ from tiny_ship import MAX_SEQ_LEN, random_texts, ship, write_trained
 from ernie_pair.__main__ import _run
 from ernie_pair.core.errors import InputError
 from ernie_pair.evaluation import scorer
+from ernie_pair.evaluation.predict_pair import predicted_rows
 from ernie_pair.evaluation.scorer import load, open_scorer
+from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.inference.token_rows import EncodedPairs
 from ernie_pair.models.temperature import Calibration, write_calibration
 from ernie_pair.pairs.config.ask_config import PredictConfig
@@ -87,3 +90,16 @@ def test_a_batch_holds_at_most_the_tokens_that_are_asked_for(folder, monkeypatch
         assert np.abs(found[most] - found[0]).max() < 1e-5 and np.array_equal(again, found[most])
         counts = {1: len(pairs), 1 << 16: 1}
         assert len(sizes) == 2 * counts.get(most, len(sizes) // 2) and (most < 60 or max(sizes) <= most)
+
+
+def test_a_thread_encodes_the_next_window(folder, tmp_path, monkeypatch):
+    threads, encode = [], PairPredictor.encode
+    monkeypatch.setattr(PairPredictor, "window", 8)
+    monkeypatch.setattr(
+        PairPredictor, "encode", lambda *given: threads.append(current_thread().name) or encode(*given)
+    )
+    (tmp_path / "in.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in PAIRS), encoding="utf-8")
+    given = (str(folder / "exported"), str(tmp_path / "in.tsv"), str(tmp_path / "out.tsv"))
+    rows = predicted_rows(PredictConfig(*given, device="cpu"))
+    assert threads == ["MainThread", *["read ahead"] * 3]
+    assert [row["prediction"] for row in rows] == load(folder / "exported").predict(PAIRS).classes.tolist()
