@@ -141,6 +141,7 @@ class NamedText(NamedTuple):
     text: str
     line: int  # of its file, from 1; of a sheet or an array, that of the row
     payload: Dict[str, str] = {}
+    has_id: bool = True  # of its own, and not that of its number
 
 
 class LeftOut:
@@ -317,7 +318,7 @@ def read_texts(
                 raise InputError(reason) from None
             left_out.add(reason, number)
             continue
-        yield NamedText(str(count) if name is None else name, text, number, more)
+        yield NamedText(str(count) if name is None else name, text, number, more, name is not None)
 
 
 def _plain_lines(path: Path, rules: LineRules, advance: Callable[[int], None]) -> Iterator[Tuple[int, Any]]:

@@ -31,7 +31,7 @@ from ernie_pair.pairs.audit.new_pairs import documents
 from ernie_pair.pairs.data.label_checks import overlap
 from ernie_pair.retrieval.build_index import DECLARED
 from ernie_pair.retrieval.evaluate_search import RERANKED
-from ernie_pair.retrieval.index_folder import BM25, BOTH, keep_verdict
+from ernie_pair.retrieval.index_folder import BM25, BOTH, keep_measured
 from ernie_pair.runtime.processes.child_command import words_of
 
 QUESTION, ANSWER, STANDARD = ROLES = ("question", "answer", "standard")
@@ -451,7 +451,7 @@ class SearchSteps:
 
     def _keep_worth(self) -> str:
         if self.measuring:
-            keep_verdict(Path(self.config.output_dir, INDEX), self.worth)
+            keep_measured(Path(self.config.output_dir, INDEX), self.worth)
         return f"{len(self.faq.entries):,} questions"
 
     @cached_property

@@ -97,7 +97,7 @@ from ernie_pair.retrieval.index_folder import (
     IndexManifest,
     TextTable,
     TextTableWriter,
-    keep_verdict,
+    keep_measured,
     open_index_folder,
 )
 from ernie_pair.retrieval.word_index import write_bm25
@@ -329,8 +329,8 @@ def _fill(draft: Path, config: IndexConfig, work: Path) -> None:
     lines_left_out = left_out.count + (0 if old is None else old.manifest.lines_left_out)
     manifest = replace(manifest, texts=len(table), retrieval=retrieval, lines_left_out=lines_left_out)
     replace(manifest, payload=payload, answer=answer).write(draft)
-    if old is not None and old.verdict:
-        keep_verdict(draft, old.verdict)
+    if old is not None and (old.verdict or old.answering):
+        keep_measured(draft, old.verdict, old.answering)
 
 
 def _write_vectors(

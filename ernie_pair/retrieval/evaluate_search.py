@@ -1,18 +1,25 @@
 """ernie-pair evaluate search: how well an index answers questions whose texts are known, stage by stage.
 
 The file of questions is a table, or JSON, of questions and the ids of the texts that answer them, a row each.
-A question with several answers has several rows. Of the ranked texts of a question
+A question with several answers has several rows, one that no text answers an empty id. Of the ranked texts of
+a question that has an answer
 
     hit@k       1 if one of the first k answers it
     recall@k    the share of its texts among the first k
     mrr         1 / the rank of the first that answers it, 0 where none of those found does
     ndcg@10     their discounted gain among the first 10, of what it could be (Järvelin and Kekäläinen 2002)
 
+    map         the mean over its texts of the share of texts that answer among those up to it
+
 and their means over the questions, with 95 % bootstrap intervals over the questions. Of an index with answers
 these are ranked, and not texts: of several texts with the same answer a search finds the best.
+
+Which score is an answer: the lowest threshold from which on the best text answers for --at_precision of the
+questions that are answered at all; and how many these are (coverage), of all questions.
 """
 
 import logging
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,22 +29,38 @@ import numpy as np
 
 from data_tools.text.text_files import LineRules
 from data_tools.text.texts import has_ids, read_texts
-from ernie_pair.core.cli.options import data_option, evaluation_option, file_option, model_folder_option
+from ernie_pair.core.cli.options import (
+    classes_option,
+    data_option,
+    evaluation_option,
+    file_option,
+    model_folder_option,
+)
 from ernie_pair.core.errors import InputError, again_with, counted
 from ernie_pair.core.files.json_file import shown
 from ernie_pair.core.progress import CountProgress, say
 from ernie_pair.embeddings.open_embedder import open_embedder
+from ernie_pair.evaluation.calibration import at_precision, threshold_curve
 from ernie_pair.evaluation.scorer import load, measured_once
 from ernie_pair.inference.embedder import EmbedderOptions
 from ernie_pair.inference.predictor import PairScorer
 from ernie_pair.pairs.targets.metrics import percentile_interval, resamples
-from ernie_pair.retrieval.index_folder import BM25, BOTH, RETRIEVALS, open_index_folder
+from ernie_pair.retrieval.index_folder import (
+    BM25,
+    BOTH,
+    RETRIEVALS,
+    Answering,
+    keep_measured,
+    open_index_folder,
+)
 from ernie_pair.retrieval.search_texts import SearchFlags
 from ernie_pair.retrieval.searcher import QUERIES, RECALL_K, TextRecall, rerank
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
 
-METRICS = ("hit@1", "hit@10", "recall@1", "recall@10", "mrr", "ndcg@10")
+METRICS = ("hit@1", "hit@10", "recall@1", "recall@10", "mrr", "ndcg@10", "map")
+PRECISIONS = (0.8, 0.9, 0.95, 0.99)  # whose coverage is told beside that of --at_precision
+LEAST_FITTED = 50  # questions from which a probability is fitted
 RERANKED = ", reranked"
 MOST_LOST = 50  # questions that are listed of a stage
 SAMPLES, SEED = 1000, 1234  # resamples of the questions
@@ -64,6 +87,14 @@ class EvaluateSearchConfig(SearchFlags):
     recall_k: int = evaluation_option(
         RECALL_K, help="texts found for a question, which the classifier reranks", unit="texts", at_least=10
     )
+    at_precision: float = classes_option(
+        0.95, help="report the threshold that gives this precision, and its recall", above=0, at_most=1
+    )
+    save_threshold: bool = data_option(
+        False,
+        help="write the thresholds of --at_precision beside the index, where search and serve obey them: "
+        "below there is no answer",
+    )
 
 
 class Question(NamedTuple):
@@ -77,11 +108,13 @@ class Question(NamedTuple):
 class Stage(NamedTuple):
     """What one way of searching found.
 
-    ``values`` float64 [Q, METRICS]; ``found``: the texts that stand first, '' where nothing was found;
-    ``milliseconds`` a question.
+    ``values`` float64 [Q, METRICS]; ``found``: the texts that stand first, '' where nothing was found, their
+    ``scores`` float64 [Q], -inf there, and whether they are ``right``, bool [Q]; ``milliseconds`` a question.
     """
 
     values: np.ndarray
+    scores: np.ndarray
+    right: np.ndarray
     found: List[str]
     milliseconds: float
 
@@ -91,7 +124,8 @@ def evaluate_search(config: EvaluateSearchConfig) -> Dict[str, Any]:
 
     {"questions": N, "texts": N, "best": name, "stages": {name: {METRICS: value, "intervals": {METRICS: [low,
     high]}, "gain": that of mrr over the first stage with its interval, "milliseconds": a question, "lost":
-    questions without an answer among the first ten}}}. "best": of the highest mrr. Raises an ErniePairError.
+    questions without an answer among the first ten, "answering": see `_threshold_of`}}}. "best": of the
+    highest mrr. Raises an ErniePairError; InputError where --save_threshold has nothing to save.
     """
     start_console(World())
     measured = measured_once("evaluate search", config, _measure)
@@ -99,7 +133,42 @@ def evaluate_search(config: EvaluateSearchConfig) -> Dict[str, Any]:
     for name, stage in measured["stages"].items():
         metrics = "  ".join(f"{metric} {stage[metric]:.4f}" for metric in METRICS)
         say(f"{name:<{len(BOTH + RERANKED) + 3}}{metrics}  {stage['milliseconds']:.1f} ms")
+    for name, stage in measured["stages"].items():
+        found = stage["answering"]
+        reached = "from a score of {threshold:.4g} on: precision {precision:.4f} ({interval[0]:.4f} to "
+        reached += "{interval[1]:.4f}), coverage {coverage:.4f}"
+        line = reached.format(**found) if found["reached"] else f"no score reaches {found['asked']:g}"
+        say(f"{name:<{len(BOTH + RERANKED) + 3}}{line}")
+    if config.save_threshold:
+        _save(config, measured)
     return measured
+
+
+def _save(config: EvaluateSearchConfig, measured: Dict[str, Any]) -> None:
+    """Write the thresholds that were reached beside the index. Raises InputError without one."""
+    kept = []
+    for name, stage in measured["stages"].items():
+        found = dict(stage["answering"])
+        if found.pop("reached"):
+            del found["coverage_at"]
+            found["fingerprint"] = "" if name.partition(RERANKED)[0] == BM25 else measured["fingerprint"]
+            is_reranked = name.endswith(RERANKED)
+            kept.append(
+                Answering(
+                    retrieval=name.removesuffix(RERANKED),
+                    reranker=measured["reranker"] if is_reranked else "",
+                    **{**found, "interval": tuple(found["interval"])},
+                    questions=measured["questions"],
+                    texts=measured["texts"],
+                )
+            )
+    if not kept:
+        raise InputError(
+            f"--save_threshold true: no way of searching reaches precision {config.at_precision:g} on "
+            f"{config.input_file}, and nothing was saved; ask for less with --at_precision"
+        )
+    keep_measured(Path(config.index), answering=kept)
+    say(f"saved beside {config.index}; search and serve give no answer below it (--threshold says otherwise)")
 
 
 def _measure(config: EvaluateSearchConfig) -> Dict[str, Any]:
@@ -122,16 +191,25 @@ def _measure(config: EvaluateSearchConfig) -> Dict[str, Any]:
         stages[way] = _search(texts, questions, known, None)
         if scorer is not None:
             stages[f"{way}{RERANKED}"] = _search(texts, questions, known, scorer)
-    counts = np.array(list(resamples(len(questions), SAMPLES, SEED)), dtype=np.float64) / len(questions)
     first = next(iter(stages.values())).values
-    shown_stages = {name: _describe(stage, first, counts, questions) for name, stage in stages.items()}
-    best = max(shown_stages, key=lambda name: shown_stages[name]["mrr"])
-    return {"questions": len(questions), "texts": folder.manifest.texts, "best": best, "stages": shown_stages}
+    shown_stages = {name: _describe(stage, first, questions) for name, stage in stages.items()}
+    for name, stage in stages.items():
+        shown_stages[name]["answering"] = _threshold_of(stage, config.at_precision)
+    return {
+        "questions": len(questions),
+        "unanswerable": sum(not one.answers for one in questions),
+        "texts": folder.manifest.texts,
+        "fingerprint": folder.manifest.fingerprint,
+        "reranker": "" if scorer is None else scorer.identity[0],
+        "best": max(shown_stages, key=lambda name: shown_stages[name]["mrr"]),
+        "stages": shown_stages,
+    }
 
 
 def read_questions(config: EvaluateSearchConfig, known: Known) -> List[Question]:
     """Return the questions of ``input_file``. Raises InputError for one without an id that the index has."""
-    path, columns, rules = Path(config.input_file), config.text_columns, LineRules(place=config.place)
+    path, rules = Path(config.input_file), LineRules(place=config.place)
+    columns = config.text_columns._replace(may_lack_ids=True)
     if not path.is_file() or not has_ids(path, rules, columns):
         raise InputError(
             f"{path}: no column of ids; give a table of questions and the ids of their answers, and "
@@ -139,19 +217,21 @@ def read_questions(config: EvaluateSearchConfig, known: Known) -> List[Question]
         )
     questions: Dict[str, Question] = {}
     for row in read_texts(path, rules=rules, columns=columns):
+        question = questions.setdefault(row.text, Question(row.text, [], row.line))
+        if not row.has_id:
+            continue
         if row.id not in known:
             raise InputError(f"{path}:{row.line}: {config.index} has no text with the id {shown(row.id)}")
-        question = questions.setdefault(row.text, Question(row.text, [], row.line))
         if row.id not in question.answers:
             question.answers.append(row.id)
-    if not questions:
-        raise InputError(f"{path} holds no question; give one in every row")
+    if not any(question.answers for question in questions.values()):
+        raise InputError(f"{path} holds no question that a text answers; give one in every row")
     return list(questions.values())
 
 
 def _search(texts: TextRecall, questions: List[Question], known: Known, scorer: PairScorer | None) -> Stage:
     """Return what is found of each question, by ``scorer`` if that is given."""
-    values, found, started = [], [], time.perf_counter()
+    values, found, scored, started = [], [], [], time.perf_counter()
     with CountProgress(len(questions), "question") as progress:
         for begin in range(0, len(questions), QUERIES):
             asked = questions[begin : begin + QUERIES]
@@ -162,28 +242,83 @@ def _search(texts: TextRecall, questions: List[Question], known: Known, scorer: 
                 right = {known[name] for name in question.answers}
                 values.append(values_of(right, [known[hit.id] for hit in hits]))
                 found.append(hits[0].text if hits else "")
+                scored.append((hits[0].score, known[hits[0].id] in right) if hits else (-np.inf, False))
             progress.advance(len(asked))
-    return Stage(np.array(values), found, 1000 * (time.perf_counter() - started) / len(questions))
+    milliseconds = 1000 * (time.perf_counter() - started) / len(questions)
+    scores, is_right = map(np.array, zip(*scored))
+    return Stage(np.array(values), scores, is_right, found, milliseconds)
 
 
 def values_of(answers: Collection[object], found: Sequence[object]) -> List[float]:
-    """Return the METRICS of a question: its ``answers`` beside what was ``found``, the best first."""
+    """Return the METRICS of a question: its ``answers`` beside what was ``found``, the best first.
+
+    They are NaN for a question without an answer.
+    """
+    if not answers:
+        return [math.nan] * len(METRICS)
     is_answer = np.array([one in answers for one in found] + [False])
     first = int(is_answer.argmax()) + 1 if is_answer.any() else 0
     gains = 1 / np.log2(np.arange(2, 12))
     ndcg = gains[: len(is_answer)] @ is_answer[:10] / gains[: len(answers)].sum()
     recall = [is_answer[:most].sum() / len(answers) for most in (1, 10)]
-    return [first == 1, 0 < first <= 10, *recall, 1 / first if first else 0, ndcg]
+    precisions = is_answer.cumsum() / np.arange(1, len(is_answer) + 1)
+    mean = precisions @ is_answer / len(answers)
+    return [first == 1, 0 < first <= 10, *recall, 1 / first if first else 0, ndcg, mean]
 
 
-def _describe(
-    stage: Stage, first: np.ndarray, counts: np.ndarray, questions: Sequence[Question]
-) -> Dict[str, Any]:
+def _shares_of(number: int) -> np.ndarray:
+    """Return the share that each of ``number`` questions has in each of SAMPLES resamples, float64."""
+    return np.array(list(resamples(number, SAMPLES, SEED)), dtype=np.float64) / number
+
+
+def _threshold_of(stage: Stage, asked: float) -> Dict[str, Any]:
+    """Return from which score on the best text answers, at the precision ``asked``, see `Answering`.
+
+    {"asked", "reached", "threshold", "precision", "interval", "coverage", "slope", "intercept",
+    "coverage_at": {precision: coverage}, 0 where it is not reached}. Where no threshold reaches it, "reached"
+    is false, and the threshold that comes nearest is told, None where no text is right.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    scores, right, has_found = stage.scores, stage.right, np.isfinite(stage.scores)
+    found: Dict[str, Any] = {"asked": asked, "reached": False, "threshold": None}
+    if not right.any():
+        return {**found, "coverage_at": {str(each): 0.0 for each in PRECISIONS}}
+    curve = threshold_curve(scores[has_found], right[has_found].astype(np.int64))
+    chosen = {each: at_precision(curve, each) for each in (*PRECISIONS, asked)}
+    threshold = chosen[asked]["threshold"]
+    answered = scores >= threshold
+    shares = _shares_of(len(scores))
+    drawn = (shares @ (answered & right)) / np.maximum(shares @ answered, 1e-12)
+    slope = intercept = 0.0
+    if has_found.sum() >= LEAST_FITTED and not right[has_found].all():
+        fitted = LogisticRegression(C=1e6).fit(scores[has_found, None], right[has_found])
+        slope, intercept = float(fitted.coef_[0, 0]), float(fitted.intercept_[0])
+    coverage = {
+        str(each): float(np.mean(scores >= chosen[each]["threshold"])) * bool(chosen[each]["reached"])
+        for each in PRECISIONS
+    }
+    return {
+        **found,
+        "reached": chosen[asked]["reached"],
+        "threshold": threshold,
+        "precision": float(right[answered].mean()),
+        "interval": np.round(percentile_interval(drawn), DIGITS).tolist(),
+        "coverage": float(answered.mean()),
+        "slope": slope,
+        "intercept": intercept,
+        "coverage_at": coverage,
+    }
+
+
+def _describe(stage: Stage, first: np.ndarray, questions: Sequence[Question]) -> Dict[str, Any]:
     """Return the means of a stage, their intervals, the gain over the ``first`` one, and what it loses."""
-    means, mrr = stage.values.mean(axis=0), METRICS.index("mrr")
-    drawn, gain = counts @ stage.values, stage.values[:, mrr] - first[:, mrr]
+    asked = np.flatnonzero([bool(one.answers) for one in questions])
+    values, before, counts = stage.values[asked], first[asked], _shares_of(len(asked))
+    means, mrr = values.mean(axis=0), METRICS.index("mrr")
+    drawn, gain = counts @ values, values[:, mrr] - before[:, mrr]
     gains = [float(gain.mean()), *percentile_interval(counts @ gain)]
-    lost = np.flatnonzero(stage.values[:, METRICS.index("hit@10")] == 0)[:MOST_LOST]
+    lost = asked[values[:, METRICS.index("hit@10")] == 0][:MOST_LOST]
     intervals = [percentile_interval(column) for column in drawn.T]
     return {
         **dict(zip(METRICS, means.round(DIGITS).tolist())),

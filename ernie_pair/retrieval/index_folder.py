@@ -4,7 +4,7 @@ index.faiss                       the vectors, see `VectorIndex`
 texts.utf8, texts.offsets.npy     the texts, see `TextTable`; row i is vector i
 ids.utf8, ids.offsets.npy         their ids
 payload.utf8, payload.offsets.npy what rides along with each, as JSON {column: text}; only with "payload"
-measured.json                     {"verdict": what the search is worth, in a sentence}, if a pipeline made it
+measured.json                     {"verdict": what the search is worth, "thresholds": [...]}, see `Answering`
 index.json                        what they were made with, and the hash of each file:
 
     {"format": 2, "kind": "flat", "precision": "fp32", "texts": 100000, "dim": 312, "fingerprint": ...,
@@ -17,11 +17,12 @@ is both with the files of `word_index` too, or bm25 with these instead of vector
 """
 
 import json
+import math
 from array import array
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Union
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -130,6 +131,55 @@ class TextTable:
             yield [content[begin:end].decode("utf-8") for begin, end in zip(places, places[1:])]
 
 
+class Answering(NamedTuple):
+    """From which score on the best text is an answer, by one way of searching, and how that was measured.
+
+    ``reranker``: the hash of the classifier, '' without one; ``fingerprint``: of the embedding model.
+    ``precision``: the share of right answers among those given, with its ``interval``; ``coverage``: the
+    share of all ``questions`` that are answered; ``texts``: of the index then. The probability that a text
+    answers is 1 / (1 + exp(-slope * score - intercept)); 0 and 0: it was not fitted.
+    """
+
+    retrieval: str
+    reranker: str
+    fingerprint: str
+    threshold: float
+    asked: float
+    precision: float
+    interval: Tuple[float, float]
+    coverage: float
+    questions: int
+    texts: int
+    slope: float = 0.0
+    intercept: float = 0.0
+
+    @property
+    def key(self) -> Tuple[str, str]:
+        """Return the way of searching that it belongs to."""
+        return self.retrieval, self.reranker
+
+    def probability(self, score: float) -> Optional[float]:
+        """Return the probability that a text of this score answers; None: it was not fitted."""
+        if not self.slope:
+            return None
+        return 1 / (1 + math.exp(min(-self.slope * score - self.intercept, 700)))
+
+
+def _parsed_answering(found: Any) -> Answering:
+    """Return the content of a threshold. Raises ValueError for anything else."""
+    if not isinstance(found, dict) or {*found} != {*Answering._fields}:
+        raise ValueError
+    made = Answering(**{**found, "interval": tuple(found["interval"])})
+    texts, numbers = made[:3], [value for value in made[3:] if value is not made.interval]
+    if (
+        not is_texts([*texts])
+        or not all(map(is_number, [*numbers, *made.interval]))
+        or len(made.interval) != 2
+    ):
+        raise ValueError
+    return made
+
+
 INDEX_MANIFEST, INDEX_FORMAT = "index.json", 2
 INDEX_FILE, TEXTS, IDS, PAYLOAD = "index.faiss", "texts", "ids", "payload"
 VECTORS, BM25, BOTH = RETRIEVALS = ("vectors", "bm25", "both")
@@ -200,6 +250,7 @@ class IndexFolder:
     ids: TextTable
     payload: Optional[TextTable] = None
     verdict: str = ""  # what the search is worth, in a sentence
+    answering: Tuple[Answering, ...] = ()
     state: State = None  # which was opened, see `state_of`
     _read: Dict[str, Tuple[Dict[str, int], np.ndarray]] = field(default_factory=dict, compare=False)
 
@@ -261,6 +312,10 @@ class IndexFolder:
             value = self._parsed(row, place).get(column, "")
             numbers[place] = known.setdefault(value, len(known))
         return known, numbers
+
+    def answering_by(self, retrieval: str, reranker: str) -> Optional[Answering]:
+        """Return from which score on a text is an answer, by this way of searching; None: it is not saved."""
+        return next((one for one in self.answering if one.key == (retrieval, reranker)), None)
 
     def check_breadth(self, breadth: int) -> None:
         """Raise InputError if ``breadth`` would have no effect; 0 leaves it to the index."""
@@ -370,14 +425,30 @@ def _open_state(folder: Path) -> IndexFolder:
     twice = ids.repeated()
     if twice is not None:
         raise CheckpointError(f"{folder}: the id {shown(twice)} is there twice; {CURE}")
-    measured = folder / MEASURED
-    said = read_json_object(measured, f"remove it, or {CURE}", CheckpointError) if measured.exists() else {}
-    if not is_texts([verdict := said.get("verdict", "")]):
-        raise CheckpointError(f"{measured} holds no verdict; remove it, or {CURE}")
-    return IndexFolder(folder, manifest, texts, ids, more, verdict)
+    return IndexFolder(folder, manifest, texts, ids, more, *_read_measured(folder, manifest))
 
 
-def keep_verdict(folder: Path, verdict: str) -> None:
-    """Keep beside an index what its search is worth, which a service tells."""
-    with published(folder / MEASURED) as (draft,):
-        write_json(draft, {"verdict": verdict})
+def _read_measured(folder: Path, manifest: IndexManifest) -> Tuple[str, Tuple[Answering, ...]]:
+    path = folder / MEASURED
+    said = read_json_object(path, f"remove it, or {CURE}", CheckpointError) if path.exists() else {}
+    try:
+        thresholds = tuple(map(_parsed_answering, said.get("thresholds", [])))
+    except (TypeError, ValueError):
+        thresholds = None
+    if not is_texts([verdict := said.get("verdict", "")]) or thresholds is None:
+        raise CheckpointError(f"{path} is damaged; remove it, or {CURE}")
+    if any(one.fingerprint not in ("", manifest.fingerprint) for one in thresholds):
+        raise CheckpointError(f"{path} has thresholds of another index; remove it, and measure again")
+    return verdict, thresholds
+
+
+def keep_measured(folder: Path, verdict: str = "", answering: Sequence[Answering] = ()) -> None:
+    """Keep beside an index what was measured of its search; what is not given stays as it is there."""
+    path = folder / MEASURED
+    said = read_json_object(path, f"remove it, or {CURE}", CheckpointError) if path.exists() else {}
+    if verdict:
+        said["verdict"] = verdict
+    if answering:
+        said["thresholds"] = [one._asdict() for one in answering]
+    with published(path) as (draft,):
+        write_json(draft, said)

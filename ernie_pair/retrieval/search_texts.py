@@ -2,7 +2,8 @@
 
 For a file of queries it writes one line of JSON per query, and so it does for queries from a pipe:
 
-    {"id": "0", "query": "怎么开户", "hits": [{"id": "a1", "text": "...", "score": 0.98, "similarity": 0.71}]}
+    {"id": "0", "query": "怎么开户", "answered": true,
+     "hits": [{"id": "a1", "text": "...", "score": 0.98, "similarity": 0.71}]}
 
 or, by the ending of the output, a table with a row per text found: id, query, rank, text_id, text, score,
 similarity, bm25, and what rides along with the texts of the index ("payload" of a line of JSON).
@@ -102,7 +103,7 @@ class SearchConfig(SearchFlags):
         None,
         help="drop texts that score less: a probability; with a model without classes, its score; without "
         "--model_path, a cosine, or the product of vectors of a model that compares by it, a BM25 score, or "
-        "a fused rank; none: keep all",
+        "a fused rank; none: what evaluate search has saved, else keep all",
     )
     retrieval: Literal["auto", "vectors", "bm25", "both"] = evaluation_option("auto", help=RETRIEVAL_HELP)
     where: str = evaluation_option(
@@ -302,7 +303,8 @@ def read_hits(path: Path) -> List[List[Hit]]:
 
 
 def _format_line(row: NamedText, hits: List[Hit]) -> str:
-    content = {"id": row.id, "query": row.text, "hits": [hit.content(DIGITS) for hit in hits]}
+    found = [hit.content(DIGITS) for hit in hits]
+    content = {"id": row.id, "query": row.text, "answered": bool(found), "hits": found}
     return json.dumps(content, ensure_ascii=False) + "\n"
 
 

@@ -17,7 +17,6 @@ from ernie_pair.core.files.json_file import shown
 from ernie_pair.embeddings.open_embedder import open_embedder
 from ernie_pair.evaluation.scorer import load
 from ernie_pair.inference.embedder import EmbedderOptions, TextEmbedder, check_vectors
-from ernie_pair.inference.predictor import PairScorer
 from ernie_pair.inference.scores import COSINE, PRODUCT, ScoreUnit, best_places
 from ernie_pair.retrieval.index import VectorIndex
 from ernie_pair.retrieval.index_folder import (
@@ -25,6 +24,7 @@ from ernie_pair.retrieval.index_folder import (
     BOTH,
     INDEX_FILE,
     VECTORS,
+    Answering,
     IndexFolder,
     State,
     open_index_folder,
@@ -43,6 +43,7 @@ class Hit(NamedTuple):
     similarity: Optional[float]  # the cosine of the embeddings, from -1 to 1; of some models their product
     bm25: Optional[float] = None  # None, like ``similarity``: not among the texts that were found by it
     payload: Dict[str, str] = {}  # what rides along with the text, such as its answer
+    probability: Optional[float] = None  # that it answers; None: it was not measured for this search
 
     def content(self, digits: int) -> Dict[str, object]:
         """Return the hit as JSON content, numbers rounded to ``digits``; bm25 only if it was found by it."""
@@ -52,16 +53,29 @@ class Hit(NamedTuple):
             "score": round(self.score, digits),
             "similarity": None if self.similarity is None else round(self.similarity, digits),
             **({} if self.bm25 is None else {"bm25": round(self.bm25, digits)}),
+            **({} if self.probability is None else {"probability": round(self.probability, digits)}),
             **({"payload": self.payload} if self.payload else {}),
         }
 
 
 def rerank(
-    hits: Sequence[Hit], scores: np.ndarray, top_k: int, threshold: Optional[float] = None
+    hits: Sequence[Hit],
+    scores: np.ndarray,
+    top_k: int,
+    threshold: Optional[float] = None,
+    answering: Optional[Answering] = None,
 ) -> List[Hit]:
-    """Return the ``top_k`` hits by ``scores`` [N], best first, but those below ``threshold``; ties stay."""
+    """Return the ``top_k`` hits by ``scores`` [N], best first, but those below ``threshold``; ties stay.
+
+    ``answering``: what was measured of this search; its threshold holds where none is given.
+    """
+    if threshold is None and answering is not None:
+        threshold = answering.threshold
     ordered = [hits[place]._replace(score=float(scores[place])) for place in best_places(scores, top_k)]
-    return [hit for hit in ordered if threshold is None or hit.score >= threshold]
+    found = [hit for hit in ordered if threshold is None or hit.score >= threshold]
+    if answering is None:
+        return found
+    return [hit._replace(probability=answering.probability(hit.score)) for hit in found]
 
 
 RECALL_K = 50  # texts retrieved for a query, which the classifier reranks
@@ -96,8 +110,10 @@ class TextRecall:
     """An index and the embedding model that made it, None for BM25 alone. Not thread-safe.
 
     ``recall_k``: texts for each query. ``breadth``: see `VectorIndex`. ``retrieval``: vectors, bm25, both, or
-    auto for all that the index was made for. Raises InputError if ``embedder`` is not the model that made the
-    index, or a flag does not fit it, CheckpointError if it is damaged or ``folder`` is there no more.
+    auto for all that the index was made for. ``reranker``: the hash of the classifier that orders what is
+    found, '' without one; None: no saved threshold is looked for. Raises InputError if ``embedder`` is not
+    the model that made the index, or a flag does not fit it, CheckpointError if it is damaged or ``folder``
+    is there no more.
     """
 
     def __init__(
@@ -108,13 +124,15 @@ class TextRecall:
         threads: int = 0,
         breadth: int = 0,
         retrieval: str = "auto",
+        reranker: Optional[str] = None,
     ):
         folder.check_breadth(breadth)
         manifest, self.retrieval = folder.manifest, folder.choose_retrieval(retrieval)
         self.recall_k, self.count = min(recall_k, manifest.texts), manifest.texts
         self.payload, self.example, self.verdict = manifest.payload, folder.texts[0], folder.verdict
         self._folder, self._embedder = folder, None
-        self._given = (embedder, recall_k, threads, breadth, retrieval)
+        self._given = (embedder, recall_k, threads, breadth, retrieval, reranker)
+        self.answering = None if reranker is None else self._find_answering(reranker)
         self._words = None if self.retrieval == VECTORS else WordIndex(folder.folder, self.count)
         if self.retrieval == BM25:
             self.unit = UNITS[BM25]
@@ -153,6 +171,22 @@ class TextRecall:
     def reopened(self) -> "TextRecall":
         """Return the texts as they are there now, with the same model and flags. Raises as the class does."""
         return self.open(open_index_folder(self._folder.folder), *self._given)
+
+    def _find_answering(self, reranker: str) -> Optional[Answering]:
+        """Return what `evaluate search` has saved of this way of searching, and log it."""
+        folder = self._folder
+        found = folder.answering_by(self.retrieval, reranker)
+        if found is not None:
+            after = f", when {found.texts:,} were there; measure again" if found.texts != self.count else ""
+            logger.info(
+                "%s: answers from a score of %.4g on, by %s: precision %.3f (%.3f to %.3f), coverage %.3f, "
+                "of %d questions%s",
+                folder.folder, found.threshold, self.retrieval, found.precision, *found.interval,
+                found.coverage, found.questions, after,
+            )  # fmt: skip
+        elif folder.answering:
+            logger.info("%s: its thresholds are of other ways of searching; none holds", folder.folder)
+        return found
 
     def check_columns(self, where: Mapping[str, str]) -> None:
         """Raise InputError for a column of ``where`` that does not ride along with the texts."""
@@ -223,7 +257,8 @@ class PairSearcher:
     empty for BM25 alone. ``retrieval``: vectors, bm25, both, or auto for all that the index was made for.
     ``reranker``: a pair classifier with two classes or with none, exported or trained, that scores the
     ``recall_k`` best texts, or more if a search asks for a larger top_k; without one the score is their
-    similarity, the BM25 score, or of both the fused rank. ``threshold``: drop hits with a lower score.
+    similarity, the BM25 score, or of both the fused rank. ``threshold``: drop hits with a lower score; None:
+    that which `evaluate search --save_threshold` has saved for this search, if any.
     ``cuts``: truncate queries that are too long for the model instead of refusing them. ``breadth``: see
     `VectorIndex`. ``batch_tokens``: most tokens in one forward pass, 0: what suits the device. Raises an
     ErniePairError if these cannot be used together.
@@ -250,16 +285,16 @@ class PairSearcher:
         folder.check_breadth(breadth)
         if model_path and folder.choose_retrieval(retrieval) == BM25:
             raise InputError(f"--embedding_model {model_path}: BM25 takes no model; leave it out")
-        embedder = None
+        embedder, self._scorer = None, None
         if model_path:
             options = EmbedderOptions(threads=threads, batch_tokens=batch_tokens)
             embedder = open_embedder(str(model_path), device, options)
-        self.texts = TextRecall.open(folder, embedder, recall_k, threads, breadth, retrieval)
-        self.threshold, self.cuts = threshold, cuts
-        self._scorer: Optional[PairScorer] = None
         if reranker:
             self._scorer = load(reranker, device, threads, batch_tokens=batch_tokens)
             self._scorer.check_rankable()
+        by = "" if self._scorer is None else self._scorer.identity[0]
+        self.texts = TextRecall.open(folder, embedder, recall_k, threads, breadth, retrieval, by)
+        self.threshold, self.cuts = threshold, cuts
         (self.texts.unit if self._scorer is None else self._scorer.unit).check_inside(threshold)
 
     def search(self, query: str, top_k: int = 10, where: Mapping[str, str] = EMPTY) -> List[Hit]:
@@ -291,7 +326,8 @@ class PairSearcher:
                 scores = self._scorer.score(pairs)
             first = 0
             for hits in recalled:
-                yield rerank(hits, scores[first : first + len(hits)], top_k, self.threshold)
+                own = scores[first : first + len(hits)]
+                yield rerank(hits, own, top_k, self.threshold, self.texts.answering)
                 first += len(hits)
 
     def check_query(self, query: str, where: str = "") -> None:

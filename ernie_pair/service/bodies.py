@@ -164,6 +164,9 @@ class Found(BaseModel):
         description="the cosine of the embeddings; null: not found by the index's vectors"
     )
     bm25: Optional[float] = Field(None, description="its BM25 score; absent: not found by its words")
+    probability: Optional[float] = Field(
+        None, description="that it answers, as measured with the index; absent: it was not"
+    )
     payload: Optional[Dict[str, str]] = Field(
         None, description="the columns that ride along with it, such as its answer; absent: none"
     )
@@ -172,7 +175,11 @@ class Found(BaseModel):
 class Hits(BaseModel):
     """The best texts of the index, best first; of those with the same answer the best alone."""
 
-    hits: List[Found] = Field(description="at most top_k of them, those below the threshold left out")
+    hits: List[Found] = Field(
+        description="at most top_k of them, those below the threshold left out: of the request, or that "
+        "saved with the index"
+    )
+    answered: bool = Field(description="whether there is a hit; false: no text answers")
     milliseconds: float = _SECONDS
 
 

@@ -194,7 +194,10 @@ def _open_models(config: ServeConfig) -> "ServedModels":
         if predictor is not None:
             predictor.check_rankable()
         folder = open_index_folder(Path(config.index))
-        texts = TextRecall.open(folder, embedder, config.recall_k, threads, retrieval=config.retrieval)
+        by = "" if predictor is None else predictor.identity[0]
+        texts = TextRecall.open(
+            folder, embedder, config.recall_k, threads, retrieval=config.retrieval, reranker=by
+        )
         texts.recall(["你好"])
         logger.info("/search searches the %d texts of %s by %s", texts.count, config.index, texts.retrieval)
     paths = config.model_path, config.embedding_model

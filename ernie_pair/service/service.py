@@ -316,9 +316,9 @@ class Service:
         scores = np.array([hit.score for hit in hits])
         if self.served.predictor is not None and len(hits) > 0:
             scores = await self._score([(body.query, hit.text) for hit in hits])
-        best = rerank(hits, scores, body.top_k or TOP_K, body.threshold)
+        best = rerank(hits, scores, body.top_k or TOP_K, body.threshold, texts.answering)
         found = [Found.model_validate(hit.content(DIGITS)) for hit in best]
-        return Hits(hits=found, milliseconds=_milliseconds_since(started))
+        return Hits(hits=found, answered=bool(found), milliseconds=_milliseconds_since(started))
 
     def _look_for_change(self, texts: TextRecall) -> None:
         """Open an index that was changed, in a thread; searches meanwhile are answered by what is open.

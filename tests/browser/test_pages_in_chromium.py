@@ -38,7 +38,7 @@ from ernie_pair.pairs.audit.audit_pairs import AuditPairsConfig, audit_pairs
 from ernie_pair.pairs.data.label_checks import OF_THESE
 from ernie_pair.report.page import Origin, render_page
 from ernie_pair.report.plot_runs import PlotConfig, group_of, open_runs, plot
-from ernie_pair.retrieval.index_folder import keep_verdict, open_index_folder
+from ernie_pair.retrieval.index_folder import keep_measured, open_index_folder
 from ernie_pair.retrieval.searcher import TextRecall
 from ernie_pair.training.best_model import BestModel
 
@@ -396,7 +396,7 @@ def test_the_page_says_what_a_search_is_worth(browser, tmp_path):
     made = index(**faq, output_dir=str(tmp_path / "faq"), retrieval="bm25")
     for words in VERDICTS:
         english, chinese = (each.format(found) for each, found in zip(words, FOUND))
-        keep_verdict(made, english)
+        keep_measured(made, english)
         with serving(None, texts=TextRecall(open_index_folder(made), None)) as address:
             for lang, said in (("en", english), ("zh", chinese)):
                 browser.open(f"{address}/?lang={lang}")

@@ -4,13 +4,13 @@ import json
 
 import numpy as np
 import pytest
-from sklearn.metrics import ndcg_score
+from sklearn.metrics import average_precision_score, ndcg_score
 
 from ernie_pair import PairSearcher, evaluate, index, search
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.retrieval.evaluate_search import METRICS, values_of
-from ernie_pair.retrieval.index_folder import keep_verdict
+from ernie_pair.retrieval.index_folder import keep_measured
 from ernie_pair.retrieval.search_texts import read_hits
 
 TEXTS = "id,问题,答案,分类\na,怎么开户,带身份证,账户\nb,如何还款,点还款,\nc,花呗怎么还款,打开支付宝,还款\n"
@@ -45,8 +45,8 @@ def test_the_measures_are_those_of_scikit_learn():
         ]
         scores = [30 - found.index(name) if name in found else -1 for name in range(30)]
         ndcg = ndcg_score([[name in answers for name in range(30)]], [scores], k=10)
-        np.testing.assert_allclose(values, [*expected, 1 / min(ranks), ndcg], atol=1e-9)
-    assert values_of(["a", "b"], []) == [0, 0, 0, 0, 0, 0]
+        np.testing.assert_allclose(values[:6], [*expected, 1 / min(ranks), ndcg], atol=1e-9)
+    assert values_of(["a", "b"], []) == [0] * len(METRICS)
 
 
 def test_stages_are_measured_with_intervals(tmp_path, made):
@@ -92,7 +92,7 @@ def test_of_texts_with_the_same_answer_the_best_is_found(tmp_path, columns, answ
         (tmp_path / name).write_text("id\ttext\ttopic\tanswer\t说明\n" + "".join(more), encoding="utf-8")
     flags = {"input_file": str(tmp_path / "faq.tsv"), "output_dir": str(tmp_path / "index")}
     made = index(**flags, retrieval="bm25", payload_columns=columns)
-    keep_verdict(made, "it finds them")
+    keep_measured(made, "it finds them")
     index(**{**flags, "input_file": str(tmp_path / "more.tsv")}, add=True)
     searcher = PairSearcher(made, recall_k=10)
     assert searcher.texts.verdict == "it finds them"
@@ -136,3 +136,104 @@ def test_a_payload_that_is_damaged_is_refused(made):
     (made / "index.json").write_text(json.dumps(manifest), encoding="utf-8")
     with pytest.raises(CheckpointError, match="payload of text 1 is damaged"):
         PairSearcher(made).search("如何还款", top_k=1)
+
+
+def test_map_is_that_of_scikit_learn():
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        found = rng.permutation(30).tolist()
+        answers = rng.choice(30, rng.integers(1, 9), replace=False).tolist()
+        scores = [-found.index(name) for name in range(30)]
+        wanted = average_precision_score([name in answers for name in range(30)], scores)
+        assert values_of(answers, found)[METRICS.index("map")] == pytest.approx(wanted)
+
+
+WORDS = "开户 还款 销户 挂失 转账 额度 账单 积分 分期 密码".split()
+
+
+@pytest.fixture
+def asked(tmp_path):
+    """An index of 200 texts, 160 questions near theirs of which some lack half, and 40 without an answer."""
+    rng = np.random.default_rng(5)
+    texts = ["".join(rng.choice(WORDS, 4)) + f"{n:03d}" for n in range(200)]
+    (tmp_path / "faq.tsv").write_text(
+        "id\ttext\n" + "".join(f"t{n}\t{text}\n" for n, text in enumerate(texts)), encoding="utf-8"
+    )
+    rows = [
+        (f"请问{text[:4] if n % 4 == 0 else text}{chr(0x4E00 + n)}", f"t{n}")
+        for n, text in enumerate(texts[:160])
+    ]
+    rows += [("".join(rng.choice(WORDS, 2)) + chr(0x5E00 + n), "") for n in range(40)]
+    made = index(input_file=str(tmp_path / "faq.tsv"), retrieval="bm25", output_dir=str(tmp_path / "index"))
+    return made, questions(tmp_path, rows), rows
+
+
+def test_a_threshold_is_measured_saved_and_obeyed(tmp_path, asked):
+    made, path, rows = asked
+    searcher = PairSearcher(made)
+    best = [(hits[0].score, hits[0].id) if hits else (-np.inf, "") for hits in
+            searcher.search_many([text for text, _ in rows], 1)]  # fmt: skip
+    found = evaluate(index=str(made), input_file=path, at_precision=0.9, save_threshold=True)
+    told = found["stages"]["bm25"]["answering"]
+    scores, right = (
+        np.array([score for score, _ in best]),
+        np.array([b[1] == r[1] for b, r in zip(best, rows)]),
+    )
+    answered = scores >= told["threshold"]
+    assert found["questions"] == 200 and found["unanswerable"] == 40 and told["reached"]
+    assert told["precision"] == right[answered].mean() >= 0.9 and 0 < told["coverage"] == answered.mean() < 1
+    assert told["interval"][0] < told["precision"] < told["interval"][1]
+    lower = sorted({score for score in scores if np.isfinite(score)})
+    for threshold in [one for one in lower if one < told["threshold"]]:  # none below reaches it
+        assert right[scores >= threshold].mean() < 0.9
+    assert list(told["coverage_at"].values()) == sorted(told["coverage_at"].values(), reverse=True)
+    obeyed = list(PairSearcher(made).search_many([text for text, _ in rows], 1))
+    assert [bool(hits) for hits in obeyed] == answered.tolist()
+    chances = np.array([hits[0].probability for hits in obeyed if hits])
+    assert abs(chances.mean() - right[answered].mean()) < 0.1 and (np.diff(chances) != 0).any()
+    assert all(PairSearcher(made, threshold=0.0).search_many([rows[0][0]], 1))  # otherwise: keep all
+    output = tmp_path / "found.jsonl"
+    (tmp_path / "asked.txt").write_text(f"{rows[1][0]}\n{rows[answered.argmin()][0]}\n", encoding="utf-8")
+    search(index=str(made), input_file=str(tmp_path / "asked.txt"), output_file=str(output), top_k=1)
+    said = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
+    assert [one["answered"] for one in said] == [True, False] and said[0]["hits"][0]["probability"] > 0.5
+    assert read_hits(output)[0] == [
+        hit._replace(
+            score=round(hit.score, 6), bm25=round(hit.bm25, 6), probability=round(hit.probability, 6)
+        )
+        for hit in obeyed[1]
+    ]
+
+
+def test_what_was_measured_stays_with_an_index_that_grows(tmp_path, asked, caplog):
+    made, path, _ = asked
+    keep_measured(made, "it finds them")
+    evaluate(index=str(made), input_file=path, at_precision=0.8, save_threshold=True)
+    (tmp_path / "more.tsv").write_text("id\ttext\nnew\t全新的问题\n", encoding="utf-8")
+    index(input_file=str(tmp_path / "more.tsv"), add=True, output_dir=str(made))
+    with caplog.at_level("INFO"):
+        searcher = PairSearcher(made)
+    assert searcher.texts.verdict == "it finds them" and searcher.texts.answering.questions == 200
+    assert "when 200 were there; measure again" in caplog.text
+
+
+def test_a_precision_that_no_score_reaches_saves_nothing(tmp_path, made):
+    path = questions(tmp_path, [("怎么开户", "b"), ("如何还款", "a")])
+    with pytest.raises(InputError, match="no way of searching reaches precision 0.95 .* nothing was saved"):
+        evaluate(index=str(made), input_file=path, save_threshold=True)
+    assert not (made / "measured.json").exists()
+
+
+@pytest.mark.parametrize("change, said", [
+    ({"fingerprint": "f" * 64}, "thresholds of another index"), ({"threshold": "x"}, "is damaged"),
+    ({"more": 1}, "is damaged"), ({"interval": [1]}, "is damaged"),
+])  # fmt: skip
+def test_a_threshold_of_another_index_is_refused(asked, change, said):
+    made, path, _ = asked
+    evaluate(index=str(made), input_file=path, at_precision=0.8, save_threshold=True)
+    content = json.loads((made / "measured.json").read_text())
+    content["thresholds"][0].update(change)
+    (made / "measured.json").write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=said) as caught:
+        PairSearcher(made)
+    assert "\n" not in str(caught.value)

@@ -142,7 +142,7 @@ def test_the_error_names_a_damaged_or_missing_index_file(index, embedder, name):
     (find_unit(False, None), -7.5, None),
 ], ids=["cosine", "probability", "regression", "ranking"])  # fmt: skip
 def test_a_threshold_outside_the_score_range_is_refused(index, embedder, monkeypatch, unit, inside, outside):
-    scorer = SimpleNamespace(unit=unit, check_rankable=lambda: None)
+    scorer = SimpleNamespace(unit=unit, check_rankable=lambda: None, identity=("", ""))
     scorer.score = lambda pairs: np.linspace(-8, 5, len(pairs))
     monkeypatch.setattr("ernie_pair.retrieval.searcher.load", lambda *given, **named: scorer)
     reranker = None if unit is COSINE else "ranker"

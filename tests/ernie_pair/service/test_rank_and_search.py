@@ -13,7 +13,7 @@ from tiny_search import HashEmbedder, index_of, texts_of, use_embedder, write_li
 from ernie_pair.core.errors import InputError
 from ernie_pair.inference.scores import Prediction
 from ernie_pair.retrieval.build_index import IndexConfig, make_index
-from ernie_pair.retrieval.index_folder import keep_verdict, open_index_folder
+from ernie_pair.retrieval.index_folder import keep_measured, open_index_folder
 from ernie_pair.retrieval.searcher import TextRecall
 from ernie_pair.service.serve import ServeConfig
 
@@ -78,7 +78,7 @@ def test_a_search_recalls_and_then_reranks_with_the_model(model, recall):
 
 
 def test_health_says_what_classifier_and_search_are_worth(model, recall, tmp_path):
-    keep_verdict(tmp_path / "index", "the search finds it")
+    keep_measured(tmp_path / "index", "the search finds it")
     recall = TextRecall(open_index_folder(tmp_path / "index"), recall._embedder)
     model.exported = replace(model.exported, verdict="the classifier is good")
     for predictor, worth in (
