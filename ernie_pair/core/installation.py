@@ -234,7 +234,6 @@ def _not_installed(name: str, extra: str = "") -> InputError:
 
 PADDLE_INDEX = "PADDLE_INDEX"  # names a mirror, or another CUDA
 INDEX = "https://www.paddlepaddle.org.cn/packages/stable"
-QUERY = ("nvidia-smi", "--query-gpu=driver_version,compute_cap", "--format=csv,noheader")
 SECONDS = 60.0  # a machine with many cards takes some
 # What Paddle's installation page asks of the driver: 450.80 for CUDA 11.8, 550.54 for CUDA 12.6. NVIDIA's
 # release notes ask 580 for CUDA 13.0. Cards of 10.0 and above have code from CUDA 12.8 on.
@@ -257,12 +256,21 @@ def choose_cuda(driver: int, capability: Tuple[int, int]) -> str:
 
 def ask_driver() -> Tuple[int, Tuple[int, int]]:
     """Return the first number of the driver's version and the compute capability of the first card, or 0."""
-    import subprocess
-
     try:
-        done = subprocess.run(QUERY, capture_output=True, text=True, timeout=SECONDS)
-        version, capability = done.stdout.splitlines()[0].split(",")
+        version, capability = ask_smi("driver_version,compute_cap")[0]
         major, minor = capability.split(".")
         return int(version.partition(".")[0]), (int(major), int(minor))
-    except (OSError, subprocess.SubprocessError, IndexError, ValueError):
+    except (IndexError, ValueError):
         return 0, (0, 0)
+
+
+def ask_smi(fields: str, seconds: float = SECONDS) -> List[List[str]]:
+    """Return these ``fields`` of nvidia-smi --query-gpu for each GPU; [] where it gives no answer."""
+    import subprocess
+
+    query = ("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits")
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, errors="replace", timeout=seconds)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.split(",") for line in done.stdout.splitlines()]

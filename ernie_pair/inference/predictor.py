@@ -239,7 +239,7 @@ class PairPredictor(PairScorer):
         if isinstance(backend, str):
             self._backend = open_backend(exported, backend, threads or cpu_threads(), precision, device)
         self.backend, self.device = self._backend.name, self._backend.where
-        self._rules: BatchRules = self._backend.rules.holding(batch_tokens)
+        self.rules: BatchRules = self._backend.rules.holding(batch_tokens)
 
     @classmethod
     def of(cls, config) -> "PairPredictor":
@@ -284,7 +284,7 @@ class PairPredictor(PairScorer):
 
     def logits_of_rows(self, rows: EncodedPairs, advance: Optional[Advance] = None) -> np.ndarray:
         """Return the logits of pairs as token ids, float32 [N, C]; see ``logits``."""
-        rules, longest = self._rules, self.exported.max_seq_len
+        rules, longest = self.rules, self.exported.max_seq_len
         logits = np.zeros((len(rows), len(self.class_names)), dtype=np.float32)
         for picked in evaluation_batches(rows.lengths, BATCH_SIZE, rules):
             more = (1 << (len(picked) - 1).bit_length()) - len(picked) if rules.rounds_rows else 0

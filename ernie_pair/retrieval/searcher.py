@@ -193,16 +193,22 @@ class TextRecall:
         self._folder.check_columns(where)
 
     def recall(
-        self, queries: Sequence[str], top_k: int = 0, where: Mapping[str, str] = EMPTY
+        self,
+        queries: Sequence[str],
+        top_k: int = 0,
+        where: Mapping[str, str] = EMPTY,
+        embedder: Optional[TextEmbedder] = None,
     ) -> List[List[Hit]]:
         """Return the best texts of each query, the best first; longer queries are cut.
 
         They are recall_k, or ``top_k`` if that is more, of those with the same answer one; fewer if no more
         share a word with the query and there are no vectors, or if WIDER times as many have fewer answers.
-        ``where``: only texts are searched with which all these {column: value} ride along.
+        ``where``: only texts are searched with which all these {column: value} ride along. ``embedder``: a
+        copy of the model that is asked instead, where threads ask at a time, each its own.
         Raises NumbersError for a vector that is not finite, InputError for a column that is not there.
         """
-        folder, embedder = self._folder, self._embedder
+        folder, own = self._folder, self._embedder
+        embedder = own if own is None or embedder is None else folder.fit_embedder(embedder)
         fits = folder.rows_where(where) if where else None
         most = self.count if fits is None else int(np.count_nonzero(fits))
         if not most:

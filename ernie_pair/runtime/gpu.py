@@ -14,16 +14,18 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 from ernie_pair.core.errors import InputError, MachineError, counted
 from ernie_pair.core.installation import (
     INDEX,
     PADDLE_RANGE,
     ask_driver,
+    ask_smi,
     choose_cuda,
     install_command,
     is_tested_paddle,
@@ -45,18 +47,45 @@ def words_of(capability: Capability) -> str:
     return "{}.{}".format(*capability)
 
 
+def _open_driver() -> Any:
+    """Return NVIDIA's driver, ready for questions; None without one."""
+    try:
+        driver = ctypes.CDLL(CUDA_LIBRARY)
+    except OSError:
+        return None
+    return None if driver.cuInit(0) else driver
+
+
+def check_gpus(numbers: Iterable[int], flag: str) -> None:
+    """Raise InputError for a number that none of the GPUs has which CUDA shows; no library is loaded."""
+    driver, count = _open_driver(), ctypes.c_int()
+    if driver is not None:
+        driver.cuDeviceGetCount(ctypes.byref(count))
+    if max(numbers) >= count.value:
+        raise InputError(
+            f"{flag}: CUDA shows {counted(count.value, 'GPU')} here, counted from 0; name those, or see "
+            "nvidia-smi and CUDA_VISIBLE_DEVICES"
+        )
+
+
+def ask_gpu_memory() -> Dict[int, Tuple[int, int]]:
+    """Return {number: (bytes in use, bytes)} of the GPUs, as nvidia-smi counts them, that it knows it of."""
+    found = {}
+    for number, fields in enumerate(ask_smi("memory.used,memory.total", seconds=5)):
+        with suppress(ValueError):  # [N/A], or a line about a failure
+            used, total = map(int, fields)
+            found[number] = used << 20, total << 20
+    return found
+
+
 @lru_cache(maxsize=1)
 def gpu_capability() -> Optional[Capability]:
     """Return the compute capability of the first visible GPU, as (8, 0); None if there is none.
 
     It asks NVIDIA's driver directly: flags are read before Paddle is loaded.
     """
-    try:
-        driver = ctypes.CDLL(CUDA_LIBRARY)
-    except OSError:
-        return None
-    device, values = ctypes.c_int(), []
-    if driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), 0):
+    driver, device, values = _open_driver(), ctypes.c_int(), []
+    if driver is None or driver.cuDeviceGet(ctypes.byref(device), 0):
         return None
     for attribute in (MAJOR, MINOR):
         value = ctypes.c_int()

@@ -6,9 +6,9 @@ import os
 import signal
 import socket
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Mapping, Optional
+from typing import TYPE_CHECKING, Any, List, Literal, Mapping, Optional
 
 from ernie_pair.core.cli.options import (
     ANY,
@@ -32,6 +32,7 @@ from ernie_pair.retrieval.index_folder import open_index_folder
 from ernie_pair.retrieval.search_texts import RETRIEVAL_HELP
 from ernie_pair.retrieval.searcher import RECALL_K, TextRecall
 from ernie_pair.runtime.cpu import cpu_threads
+from ernie_pair.runtime.gpu import check_gpus, number_of
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.sockets import LOOPBACK, address_of, listen
 from ernie_pair.runtime.processes.world import World
@@ -72,6 +73,12 @@ class ServeConfig(BatchTokensFlag):
         "fp32", help=PRECISION_HELP, only_with="model_path"
     )
     device: Literal["cpu", "gpu", "gpu:N"] = speed_option("cpu", help="where the models run")
+    devices: str = speed_option(
+        "",
+        help="GPUs with the models each, which take turns at the requests, separated by commas: 0,1; "
+        "empty: the one of --device",
+        only_with="device=gpu",
+    )
     threads: int = speed_option(0, help=THREADS_HELP, unit="threads", at_least=0)
     threshold: Optional[float] = evaluation_option(
         None,
@@ -113,7 +120,10 @@ class ServeConfig(BatchTokensFlag):
         only_with="index",
     )
     max_batch: int = devices_option(
-        64, help="maximum pairs of several requests in one forward pass", unit="pairs", at_least=1
+        0,
+        help="maximum pairs of several requests in one call of the model; 0: 64, or what its tokens allow",
+        unit="pairs",
+        at_least=0,
     )
     max_pairs: int = data_option(
         256, help="maximum pairs or candidates in one request", unit="pairs", at_least=1
@@ -148,20 +158,24 @@ class ServeConfig(BatchTokensFlag):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.max_waiting < self.max_pairs:
-            raise InputError(
-                f"--max_waiting {self.max_waiting} has no room for one request of --max_pairs "
-                f"{self.max_pairs}; raise the first or lower the second"
-            )
+        for name, size in (("max_pairs", self.max_pairs), ("recall_k", self.recall_k if self.index else 0)):
+            if self.max_waiting < size:
+                raise InputError(
+                    f"--max_waiting {self.max_waiting} has no room for one request of --{name} {size}; "
+                    "raise the first or lower the second"
+                )
         if not (self.model_path or self.embedding_model or self.index):
             raise InputError("nothing to serve; give --model_path, --embedding_model, or both")
         if self.device != "cpu" and not (self.model_path or self.embedding_model):
             raise InputError(f"--device {self.device} is for a model, and BM25 takes none; leave it out")
-        if self.index and self.max_waiting < self.recall_k:
-            raise InputError(
-                f"--max_waiting {self.max_waiting} has no room for one search of --recall_k {self.recall_k}; "
-                "raise the first or lower the second"
-            )
+        self.each_device()
+
+    def each_device(self) -> List[Any]:
+        """Return --device, or gpu:N for each of --devices. Raises InputError."""
+        words = self.devices.split(",") if self.devices else []
+        if not all(map(str.isdecimal, words)) or len({*map(int, words)}) < len(words):
+            raise InputError(f"--devices {self.devices}: give numbers of GPUs, each once: --devices 0,1")
+        return [f"gpu:{int(word)}" for word in words] or [self.device]
 
 
 def serve(config: ServeConfig) -> None:
@@ -176,10 +190,26 @@ def serve(config: ServeConfig) -> None:
 
 
 def _open_models(config: ServeConfig) -> "ServedModels":
-    """Open what the flags name, and run each once: the first pass is slow, and no request waits for it."""
+    """Open what the flags name on each device, and run each once: no request waits for a slow first pass."""
+    first, *others = config.each_device()
+    if config.devices:
+        check_gpus(map(number_of, (first, *others)), f"--devices {config.devices}")
+    served = _open_on(config, first)
+    for name, model in ((served.model_name, served.predictor), (served.embedding_name, served.embedder)):
+        if others and model is not None and model.backend.startswith("paddle"):
+            raise InputError(
+                f"--devices {config.devices}: {name} runs on Paddle, which keeps other threads waiting; "
+                "export it with --format onnx-gpu, or start a service for each GPU"
+            )
+    return replace(served, copies=tuple(_open_on(config, device, served.texts) for device in others))
+
+
+def _open_on(config: ServeConfig, device: Any, texts: Optional[TextRecall] = None) -> "ServedModels":
+    """Open the models on ``device``, and the index, unless ``texts`` of it are open."""
     from ernie_pair.service.service import ServedModels
 
-    predictor = embedder = texts = None
+    config = replace(config, device=device, devices="")
+    predictor = embedder = None
     threads = config.threads or cpu_threads()
     if config.model_path:
         predictor = PairPredictor.of(config)
@@ -188,9 +218,9 @@ def _open_models(config: ServeConfig) -> "ServedModels":
     if config.embedding_model:
         kernels = KernelFlags(precision=config.embedding_precision)
         options = EmbedderOptions(threads=threads, batch_tokens=config.batch_tokens)
-        embedder = open_embedder(config.embedding_model, config.device, options, kernels)
+        embedder = open_embedder(config.embedding_model, device, options, kernels)
         embedder.embed(["你好"])
-    if config.index:
+    if config.index and texts is None:
         if predictor is not None:
             predictor.check_rankable()
         folder = open_index_folder(Path(config.index))
@@ -260,9 +290,11 @@ def _serve(config: ServeConfig, served: "ServedModels", key: str, listener: sock
             logger.info("%s", predictor.describe_decision(config.threshold))
         if predictor.exported.learned_nothing:
             logger.warning("%s: %s", config.model_path, predictor.exported.learned_nothing)
-        logger.info("%s by %s at %s", config.model_path, predictor.describe(), address)
-    if embedder is not None:
-        logger.info("%s by %s at %s", config.embedding_model, embedder.backend, address)
+    for each in (served, *served.copies):
+        if each.predictor is not None:
+            logger.info("%s by %s at %s", config.model_path, each.predictor.describe(), address)
+        if each.embedder is not None:
+            logger.info("%s by %s at %s", config.embedding_model, each.embedder.backend, address)
     tried = "/predict" if predictor is not None else "/v1/embeddings" if embedder is not None else "/search"
     logger.info("try it: %s", curl_line(address, tried, API_KEY if key else ""))
     server.run(sockets=[listener])

@@ -42,10 +42,20 @@ from ernie_pair.core.files.json_file import shown
 from ernie_pair.inference.embedder import TextEmbedder, unit_rows
 from ernie_pair.inference.predictor import PairPredictor, TextPair
 from ernie_pair.inference.scores import Prediction, best_places
+from ernie_pair.inference.token_rows import BatchRules
 from ernie_pair.report.page import render_page
 from ernie_pair.retrieval.index_folder import State
 from ernie_pair.retrieval.searcher import Hit, TextRecall, rerank
-from ernie_pair.service.batcher import ENDING, Batching, BusyError, MicroBatcher, ModelError
+from ernie_pair.runtime.gpu import ask_gpu_memory
+from ernie_pair.service.batcher import (
+    ENDING,
+    Batching,
+    BusyError,
+    MicroBatcher,
+    ModelError,
+    Predict,
+    estimate_tokens,
+)
 from ernie_pair.service.bodies import (
     TOP_K,
     Body,
@@ -101,6 +111,8 @@ DIGITS = 6
 LOOK_SECONDS = 1.0  # between two looks whether the index was changed
 SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)  # the buckets of /metrics, and of pairs
 PAIRS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+GPU_SECONDS = 5.0  # for which the memory of the GPUs is taken to be as it was
+TOKENS = tuple(1 << power for power in range(4, 18, 2))
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +124,7 @@ class ServedModels:
     """What a service answers with: a classifier, an embedding model, or both, and an index.
 
     ``model_name`` and ``embedding_name``: what clients call the models. ``cuts``: texts that are too long for
-    the embedding model are truncated instead of refused.
+    the embedding model are truncated instead of refused. ``copies``: the same on other GPUs.
     """
 
     predictor: Optional[PairPredictor] = None
@@ -121,12 +133,36 @@ class ServedModels:
     model_name: str = "classifier"
     embedding_name: str = "embedder"
     cuts: bool = False
+    copies: Tuple["ServedModels", ...] = ()
 
     @property
     def names(self) -> List[str]:
         """Return the names of the models, each once."""
         named = [(self.model_name, self.predictor), (self.embedding_name, self.embedder)]
         return list(dict.fromkeys(name for name, model in named if model is not None))
+
+    def queues(self) -> Dict[str, Tuple[Predict, BatchRules, Callable[[Any], int]]]:
+        """Return {queue: what answers lists, which batches suit it, what estimates the tokens of an item}."""
+        found: Dict[str, Any] = {}
+        predictor, embedder, lock = self.predictor, self.embedder, Lock()  # of the latter, for two queues
+        if predictor is not None:
+            tokens_of = partial(estimate_tokens, predictor.exported.max_seq_len, "")
+            found["pairs"] = predictor.predict, predictor.rules, tokens_of
+        rules, longest, prompt = BatchRules(), 0, ""  # of BM25
+        if embedder is not None:
+            rules, longest, prompt = embedder.model.rules, embedder.max_seq_len, embedder.prompt
+            tokens_of = partial(estimate_tokens, longest, prompt)
+            found["texts"] = partial(_ask_alone, lock, embedder.embed), rules, tokens_of
+            prompt = embedder.settings.prompt_of("query")
+        if self.texts is not None:
+            tokens_of = partial(estimate_tokens, longest, prompt)
+            found["queries"] = partial(_ask_alone, lock, partial(_recall, embedder)), rules, tokens_of
+        return found
+
+
+def _ask_alone(lock: Lock, ask: Predict, texts: List[Any]) -> Any:
+    with lock:
+        return ask(texts)
 
 
 class ServiceMetrics:
@@ -141,9 +177,15 @@ class ServiceMetrics:
         self._seconds = Histogram("request_seconds", words, ["endpoint"], buckets=SECONDS, **named)
         self.pairs = Counter("pairs", "Pairs that were answered.", **named)
         self.texts = Counter("texts", "Texts that were embedded.", **named)
-        self.batches = Histogram("batch_pairs", "Pairs in one call of the model.", buckets=PAIRS, **named)
+        self._pairs = Histogram("batch_pairs", "Pairs in one call of the model.", buckets=PAIRS, **named)
+        words = "Tokens in one call of the model, estimated by their characters."
+        self._tokens = Histogram("batch_tokens", words, ["queue"], buckets=TOKENS, **named)
         self._waiting = Gauge("waiting_pairs", "Pairs and texts in the queue.", **named)
         ProcessCollector(registry=self._registry)
+        words = "Memory of a GPU, as nvidia-smi numbers it."
+        kinds = ("gpu_memory_used_bytes", "gpu_memory_total_bytes")
+        self._memory = [Gauge(kind, words, ["gpu"], **named) for kind in kinds]
+        self._ask_gpus_at = 0.0
 
     def count(self, endpoint: str, status: int, seconds: float) -> None:
         """Count a finished request, with its HTTP status and its time."""
@@ -152,9 +194,23 @@ class ServiceMetrics:
         if status != 200:
             self._errors.inc()
 
+    def count_call(self, queue: str, pairs: int, tokens: int) -> None:
+        """Count a call of a model for a queue: pairs, texts or queries."""
+        if queue == "pairs":
+            self._pairs.observe(pairs)
+        self._tokens.labels(queue).observe(tokens)
+
     def text(self, waiting: int) -> bytes:
         """Return the numbers in the text format of Prometheus; ``waiting``: the pairs in the queue."""
         self._waiting.set(waiting)
+        if time.monotonic() >= self._ask_gpus_at:
+            self._ask_gpus_at = float("inf")  # until nvidia-smi has answered, which may hang as its GPU does
+            found = ask_gpu_memory()
+            for kind, gauge in enumerate(self._memory):
+                gauge.clear()
+                for gpu, memory in found.items():
+                    gauge.labels(str(gpu)).set(memory[kind])
+            self._ask_gpus_at = time.monotonic() + GPU_SECONDS
         return generate_latest(self._registry)
 
 
@@ -203,25 +259,19 @@ class Service:
         self.texts, self._looked = served.texts, 0.0
         self._tried: State = None
         self._reopening: Optional[asyncio.Future] = None
-        self._running, self._embedding = AsyncExitStack(), Lock()
+        self._running = AsyncExitStack()
         self._counting = ThreadPoolExecutor(1, "count-tokens")  # a long request takes a part of a second
-        predictor, embedder, texts = served.predictor, served.embedder, served.texts
         self.batchers: Dict[str, MicroBatcher] = {}
         self.bodies: Dict[str, Type[Body]] = {}
-        if predictor is not None:
-            calls = self.metrics.batches.observe
-            self.batchers["pairs"] = MicroBatcher(predictor.predict, batching, calls)
-        if embedder is not None:
-            asked = partial(self._ask_alone, embedder.embed)
-            self.batchers["texts"] = MicroBatcher(asked, batching, part_of=getitem)
-        if texts is not None:
-            asked = partial(self._ask_alone, _recall)
-            self.batchers["queries"] = MicroBatcher(asked, batching, part_of=getitem)
-
-    def _ask_alone(self, embed: Callable[[List[Any]], Any], texts: List[Any]) -> Any:
-        """Return ``embed`` of texts in a thread of its own, beside another that asks the same model."""
-        with self._embedding:
-            return embed(texts)
+        copies = [each.queues() for each in (served, *served.copies)]
+        for name, (_, rules, tokens_of) in copies[0].items():
+            self.batchers[name] = MicroBatcher(
+                [each[name][0] for each in copies],
+                batching.within(rules),
+                partial(self.metrics.count_call, name),
+                Prediction.part if name == "pairs" else getitem,
+                tokens_of,
+            )
 
     async def __aenter__(self) -> "Service":
         """Start the queues; that of an index ends before the one of the model that scores its texts."""
@@ -494,7 +544,8 @@ class Service:
 
     async def counters(self) -> Response:
         """Report counters and times in the text format of Prometheus."""
-        return Response(self.metrics.text(self.waiting), media_type=CONTENT_TYPE_LATEST)
+        text = await asyncio.to_thread(self.metrics.text, self.waiting)  # which may ask nvidia-smi
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     async def page(self) -> HTMLResponse:
         """Return the HTML page to try two sentences, to rank candidates and to search the index."""
@@ -534,12 +585,14 @@ class Service:
             app.head(path, include_in_schema=False)(report)
 
 
-def _recall(asked: List[Tuple[TextRecall, Tuple[Tuple[str, str], ...], str]]) -> List[List[Hit]]:
+def _recall(embedder: Optional[TextEmbedder], asked: List[Tuple[TextRecall, Any, str]]) -> List[List[Hit]]:
     """Return the hits of each (texts, their {column: value} as pairs, query); equal ones go together."""
     groups: Dict[Any, List[str]] = {}
     for texts, where, query in asked:
         groups.setdefault((texts, where), []).append(query)
-    found = {(texts, w): iter(texts.recall(queries, where=dict(w))) for (texts, w), queries in groups.items()}
+    found = {}
+    for (texts, where), queries in groups.items():
+        found[texts, where] = iter(texts.recall(queries, where=dict(where), embedder=embedder))
     return [next(found[texts, where]) for texts, where, _ in asked]
 
 

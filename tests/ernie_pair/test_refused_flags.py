@@ -65,7 +65,9 @@ REFUSED = {
     "serve": [
         *("--max_waiting 10 --model_path m", "--device gpu --index i", "--retrieval bm25 --model_path m"),
         *("--recall_k 9 --model_path m", "--long_text cut --model_path m", "--recall_k 5000 --index i"),
-        "--threshold 0.5 --embedding_model e",
+        *("--threshold 0.5 --embedding_model e", "--devices 0,1 --model_path m"),
+        *(f"--devices {words} --model_path m" for words in ("0 --device gpu:1", "0,x --device gpu")),
+        *(f"--devices {words} --device gpu --model_path m" for words in ("0,0", "1,", "-1")),
     ],
     "check --gpu": ["--output_file d.html", "--output_file a/b.json", "--only losses,wishes"],
     "pipeline --train_file t --output_dir o": ["--label_map 0=a,1=b --are_scores true"],

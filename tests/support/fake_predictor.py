@@ -8,11 +8,12 @@ import numpy as np
 
 from ernie_pair.inference.exported_model import ExportedModel
 from ernie_pair.inference.scores import Prediction, find_unit
+from ernie_pair.inference.token_rows import BatchRules
 
 LIMITS = {"max_body": 2000, "max_pairs": 5, "max_chars": 20}
 
 
-def ask(model, action, texts=None, hosts=("*",), limits=None, embedder=None, key="", **settings):
+def ask(model, action, texts=None, hosts=("*",), limits=None, embedder=None, key="", copies=(), **settings):
     """Run ``action(client)`` against the service, which is shut down cleanly afterwards."""
     import httpx
 
@@ -21,7 +22,7 @@ def ask(model, action, texts=None, hosts=("*",), limits=None, embedder=None, key
     from ernie_pair.service.service import ServedModels, create_app
 
     batching = Batching(**{"max_batch": 8, "max_wait": 0.02, "max_waiting": 100, **settings})
-    served = ServedModels(model, embedder, texts, "ship", "encoder")
+    served = ServedModels(model, embedder, texts, "ship", "encoder", copies=copies)
     app = create_app(served, batching, Limits(**{**LIMITS, **(limits or {})}), hosts, key)
 
     async def main():
@@ -50,7 +51,7 @@ class Model:
 
     backend, precision = "onnx", "fp32"
     exported = ExportedModel(Path("none"), ("odd", "even"), 128, 1.5, {})
-    threshold, symmetric, match = 0.25, "average", 1
+    threshold, symmetric, match, rules = 0.25, "average", 1, BatchRules()
 
     def __init__(self):
         self.calls, self.threads, self.gate = [], set(), threading.Event()

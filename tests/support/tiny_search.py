@@ -9,6 +9,7 @@ import numpy as np
 from tiny_pair import CHARACTERS
 from tiny_ship import ship, write_trained
 
+from ernie_pair.inference.token_rows import BatchRules
 from ernie_pair.models.embedding_json import EmbeddingSettings
 from ernie_pair.retrieval import build_index as building
 from ernie_pair.retrieval import searcher as searching
@@ -20,12 +21,12 @@ DIM = 16
 class HashEmbedder:
     """Adds up a vector for every character and every two that follow each other; ``calls`` counts texts."""
 
-    max_seq_len, batch_size, num_cut = 20, 64, 0
+    max_seq_len, batch_size, num_cut, prompt = 20, 64, 0, ""
 
     def __init__(self, fingerprint: str = "f" * 64, dim: int = DIM):
         self.fingerprint, self.dim, self.calls = fingerprint, dim, []
         self.settings = EmbeddingSettings("mean", dim, (dim,), self.max_seq_len, 0.05)
-        self.model = SimpleNamespace(name="hashes")
+        self.model = SimpleNamespace(name="hashes", rules=BatchRules())
 
     def num_tokens(self, text, role=""):
         return len(text) + 2
@@ -65,10 +66,10 @@ def write_lines(path: Path, lines) -> Path:
     return path
 
 
-def index_of(folder: Path, texts, **flags) -> Path:
+def index_of(folder: Path, texts, embedding_model="any", **flags) -> Path:
     rows = (json.dumps({"id": f"t{place}", "text": text}) for place, text in enumerate(texts))
     path = write_lines(folder / "texts.jsonl", rows)
-    make_index(IndexConfig(str(path), str(folder / "index"), embedding_model="any", **flags))
+    make_index(IndexConfig(str(path), str(folder / "index"), embedding_model=embedding_model, **flags))
     return folder / "index"
 
 

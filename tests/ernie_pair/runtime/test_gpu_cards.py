@@ -261,6 +261,10 @@ class FakeDriver:
     def cuDeviceGet(self, device, number):
         return 0 if number < self.gpus else 101
 
+    def cuDeviceGetCount(self, count):
+        count._obj.value = self.gpus
+        return 0
+
     def cuDeviceGetAttribute(self, value, attribute, device):
         value._obj.value = {75: 8, 76: 6}[attribute]
         return 0
@@ -274,4 +278,7 @@ def test_the_compute_capability_is_read_from_the_driver(monkeypatch, gpus, capab
         monkeypatch.setattr(ctypes, "CDLL", lambda name: FakeDriver(gpus))
     of_gpus.gpu_capability.cache_clear()
     assert of_gpus.gpu_capability() == capability
+    of_gpus.check_gpus(range(gpus), "--devices 0") if gpus else None
+    with pytest.raises(InputError, match=f"^devices 0,1: CUDA shows {gpus or 0} GPU.* CUDA_VISIBLE_DEVICES"):
+        of_gpus.check_gpus([0, 1], "--devices 0,1")
     of_gpus.gpu_capability.cache_clear()

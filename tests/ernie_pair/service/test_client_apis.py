@@ -78,12 +78,8 @@ def test_a_failing_embedding_model_is_a_server_error():
 
 
 def test_documents_are_reranked_best_first():
-    body = {
-        "query": "q",
-        "documents": ["xxx", {"text": "x"}, "xx"],
-        "model": "ship",
-        "max_tokens_per_doc": 999,
-    }
+    body = {"query": "q", "documents": ["xxx", {"text": "x"}, "xx"], "model": "ship"}
+    body["max_tokens_per_doc"] = 999
     status, answer = post("/v1/rerank", {**body, "top_n": 2})
     best = [{"index": 1, "relevance_score": 0.98, "document": {"text": "x"}}]
     best += [{"index": 2, "relevance_score": 0.97, "document": {"text": "xx"}}]

@@ -117,22 +117,9 @@ def test_a_full_queue_rejects_requests_at_once(model):
     assert [answer.status_code for answer in answers] == [200, 200, 200]
 
 
-def test_stopping_answers_waiting_requests(model):
-    async def main():
-        async with MicroBatcher(model.predict, Batching(2, 60.0, 100)) as batcher:
-            waiting = [asyncio.ensure_future(batcher.ask([("x", "y")])) for _ in range(5)]
-            while batcher.waiting + sum(model.calls) < 5:
-                await asyncio.sleep(0.001)
-        assert not batcher.is_alive
-        return await asyncio.wait_for(asyncio.gather(*waiting), 30)
-
-    assert [answer.labels for answer in asyncio.run(main())] == [["even"]] * 5
-    assert model.calls == [2, 2, 1]
-
-
 def test_a_cancelled_request_does_not_affect_others(model):
     async def main():
-        async with MicroBatcher(model.predict, Batching(2, 0.05, 100)) as batcher:
+        async with MicroBatcher([model.predict], Batching(2, 0.05, 100)) as batcher:
             gone, stays = (asyncio.ensure_future(batcher.ask([("x", "y")])) for _ in range(2))
             await asyncio.sleep(0)
             gone.cancel()
@@ -182,7 +169,7 @@ def test_the_service_goes_on_after_anything_that_a_model_raises(model, error):
 def test_a_panic_outside_of_the_queue_is_answered_too(model):
     """As that of a tokenizer that counts the tokens of a query, in the thread of the event loop."""
     about = {"unit": PROBABILITY, "recall_k": 5, "count": 9, "state": (None, None)}
-    found = {"recall": lambda queries, where: [[] for _ in queries], "check_columns": lambda where: None}
+    found = {"recall": lambda queries, **more: [[] for _ in queries], "check_columns": lambda where: None}
     index = type("Index", (), {**about, **found})
 
     def why_refused(query, cuts):
@@ -207,11 +194,11 @@ def test_what_ends_the_process_still_does(model, error):
 
 def test_nobody_waits_for_a_queue_that_has_ended(model):
     async def main():
-        batcher = MicroBatcher(Wrong(KeyboardInterrupt()), Batching(2, 0, 100))
+        batcher = MicroBatcher([Wrong(KeyboardInterrupt())] * 2, Batching(2, 0, 100))
         async with batcher:
-            batcher._worker.cancel()
+            batcher._workers[0].cancel()
             await asyncio.sleep(0.01)
-            assert not batcher.is_alive
+            assert not batcher.is_alive and all(worker.done() for worker in batcher._workers)
             with pytest.raises(BusyError):
                 await asyncio.wait_for(batcher.ask([("x", "y")]), 5)
 
@@ -273,14 +260,8 @@ def test_health_describes_the_served_model(model):
     model.exported = replace(model.exported, verdict="it was measured: ...", learned_nothing="too few pairs")
     answer = ask(model, lambda client: client.get("/health"))
     assert answer.status_code == 200
-    facts = {
-        "models": ["ship"],
-        "vector_length": None,
-        "backend": "onnx",
-        "precision": "fp32",
-        "target": "classification",
-        "label_range": None,
-    }
+    facts = {"models": ["ship"], "vector_length": None, "backend": "onnx", "precision": "fp32"}
+    facts.update(target="classification", label_range=None)
     facts.update(labels=["odd", "even"], max_seq_len=128, waiting_pairs=0, indexed_texts=None)
     facts.update(failed_calls=0, match=1, example=None)
     facts.update(verdict="it was measured: ...", caution="too few pairs")
@@ -306,6 +287,8 @@ def test_metrics_count_requests_pairs_errors_and_batches(model):
         'ernie_pair_batch_pairs_bucket{le="1.0"}': "1.0",
         'ernie_pair_batch_pairs_bucket{le="4.0"}': "2.0",
         "ernie_pair_batch_pairs_sum": "4.0",
+        'ernie_pair_batch_tokens_sum{queue="pairs"}': "23.0",
+        'ernie_pair_batch_tokens_count{queue="pairs"}': "2.0",
         "ernie_pair_waiting_pairs": "0.0",
     }
     assert {name: lines.get(name) for name in expected} == expected
