@@ -11,10 +11,10 @@ from array import array
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, compress, islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Dict, Iterator, List, Literal, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Literal, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from data_tools.text.texts import (
     INPUT_HELP,
     READ_AS,
     LeftOut,
+    TextColumns,
     TextFlags,
     check_unique_ids,
     has_ids,
@@ -76,6 +77,7 @@ from ernie_pair.retrieval.index import (
     IndexShape,
     VectorIndex,
     check_memory,
+    keep_rows,
     read_index,
     require_faiss,
     stored_vectors,
@@ -108,6 +110,7 @@ from ernie_pair.runtime.processes.world import World
 CHUNK = 8192  # texts
 PROBED, NEAREST = 100, 10  # vectors searched for when the index is built, and how many neighbours of each
 BAD_LINE_CURE = "fix the line, or pass --on_bad_row skip"
+OF_A_MODEL = ("fingerprint", "max_seq_len", "similarity", "prompt")  # what index.json says of it
 ANSWERS, DECLARED = ("answer", "答案"), "answer="  # columns that answer, and what stands before another
 THREADS_HELP = "threads of one forward pass and of faiss; 0: the number of cores of this process"
 
@@ -116,12 +119,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class IndexConfig(OverwriteFlag, BatchTokensFlag, TextFlags):
-    """Build an index in which `ernie-pair search` finds the texts that match a query, or add texts to it."""
+    """Build an index in which `ernie-pair search` finds the texts that match a query, or change its texts."""
 
     EXAMPLE = "--input_file faq.tsv --embedding_model embedder --output_dir faq.index"
     NEEDS = SEARCH_LIBRARIES
 
-    input_file: str = file_option(help=INPUT_HELP, stdin=(".txt", ".jsonl"))
+    input_file: str = file_option("", help=INPUT_HELP, stdin=(".txt", ".jsonl"))
     output_dir: str = data_option(help="folder to create", writes="FOLDER")
     embedding_model: str = model_folder_option("", help="an embedding model, trained or exported: its folder")
     vectors: str = path_option(
@@ -165,6 +168,21 @@ class IndexConfig(OverwriteFlag, BatchTokensFlag, TextFlags):
     add: bool = data_option(
         False, help="add the texts to the index in --output_dir, which is kept as it was built"
     )
+    update: bool = data_option(
+        False, help="like --add, but texts with an id that the index has replace those of this id"
+    )
+    delete: str = file_option(
+        "",
+        help="instead of --input_file: ids, one per line (.txt) or in a table, whose texts are removed from "
+        "the index in --output_dir",
+        stdin=(".txt", ".jsonl"),
+    )
+    upgrade_from: str = data_option(
+        "",
+        help="instead of --input_file: an index, of whose texts, ids and payload one like it is made, by "
+        "another embedding model",
+        reads="FOLDER",
+    )
     embedding_precision: Literal["fp32", "bf16", "fp16"] = precision_option(
         "fp32", help=EMBEDDING_HELP, only_with="embedding_model"
     )
@@ -177,21 +195,49 @@ class IndexConfig(OverwriteFlag, BatchTokensFlag, TextFlags):
 
     def __post_init__(self):
         super().__post_init__()
+        self._check_source()
         if self.retrieval == BM25 and (self.embedding_model or self.vectors):
             raise InputError(
                 f"--retrieval {BM25} takes no model and no vectors; leave them out, or use --retrieval {BOTH}"
             )
-        has_source = self.retrieval == BM25 or self.embedding_model or self.vectors
-        if self.embedding_model and self.vectors or not (self.add or has_source):
+        has_source = self.retrieval == BM25 or self.embedding_model or self.vectors or self.change
+        if self.embedding_model and self.vectors or not has_source:
             raise InputError(
                 "give either --embedding_model or --vectors: a model that makes the vectors, or their folder"
             )
         if self.payload_columns.count(DECLARED) > 1:
             raise InputError(f"--payload_columns {self.payload_columns} has several {DECLARED}; leave one")
-        if self.add and self.overwrite:
-            raise InputError("--add keeps the texts that --overwrite would replace; give one of them")
-        if self.add:
-            check_unset(self, defaults_of(self, "index"), ": --add keeps that of the index; leave it out")
+        if self.changes_texts and self.overwrite:
+            raise InputError(
+                f"--{self.change} keeps the texts that --overwrite would replace; give one of them"
+            )
+        if self.change:
+            kept = f": --{self.change} keeps that of the index; leave it out"
+            check_unset(self, defaults_of(self, "index"), kept)
+
+    def _check_source(self) -> None:
+        """Raise InputError unless what makes the texts and their vectors is named, and nothing more."""
+        given = [name for name in ("add", "update", "delete", "upgrade_from") if getattr(self, name)]
+        if len(given) > 1:
+            raise InputError(f"--{given[0]} and --{given[1]} exclude each other; give one of them")
+        if not (self.input_file or self.delete or self.upgrade_from):
+            raise InputError("--input_file is missing; give a file of texts")
+        if self.input_file and (self.delete or self.upgrade_from):
+            raise InputError(f"--{self.change} takes the place of --input_file; give one of them")
+        if self.delete and (self.embedding_model or self.vectors):
+            raise InputError("--delete makes no vectors; leave --embedding_model and --vectors out")
+        if self.upgrade_from and not self.embedding_model:
+            raise InputError("--upgrade_from needs the model to upgrade to; name it with --embedding_model")
+
+    @property
+    def change(self) -> str:
+        """Return the flag that says what is made of an index that is there, or ''."""
+        return "upgrade_from" if self.upgrade_from else self.changes_texts
+
+    @property
+    def changes_texts(self) -> str:
+        """Return the flag by which the index in ``output_dir`` is changed, or ''."""
+        return "add" if self.add else "update" if self.update else "delete" if self.delete else ""
 
     @property
     def shape(self) -> IndexShape:
@@ -217,30 +263,38 @@ def make_index(config: IndexConfig) -> Path:
     start_console(World())
     output_dir = Path(os.path.realpath(config.output_dir))
     is_index = (output_dir / INDEX_MANIFEST).is_file()
-    if config.add and not is_index:
-        raise InputError(f"--add: {config.output_dir} is no index yet; make it without that flag first")
+    if config.changes_texts and not is_index:
+        flag, name = config.changes_texts, config.output_dir
+        raise InputError(f"--{flag}: {name} is no index yet; make it without that flag first")
     if config.embedding_model or config.vectors:
         require_faiss()
     check_replaceable(output_dir, (*WRITTEN, MEASURED, CONFIG_YAML) if is_index else ())
     inputs: Dict[str, Sequence[Path]] = {
         "input_file": files_of(config.input_file),
+        "delete": files_of(config.delete),
+        "upgrade_from": [Path(config.upgrade_from, INDEX_MANIFEST)] if config.upgrade_from else [],
         "embedding_model": list_model_files(config.embedding_model),
         "vectors": list_content(config.vectors),
     }
     outputs = [output_dir / name for name in WRITTEN]
     settings = settings_of(config, *inputs, "output_dir", "batch_size")
-    may_change, record = config.overwrite or config.add, output_dir / MADE
+    may_change, record = config.overwrite or bool(config.changes_texts), output_dir / MADE
     results = Results("index", outputs, inputs, settings, may_change, record=record)
-    if config.add and results.were_made():
-        logger.info("the texts of %s were added to %s: nothing to do", config.input_file, config.output_dir)
+    given = config.input_file or config.delete or config.upgrade_from
+    if config.changes_texts and results.were_made():
+        logger.info("%s was changed by %s already: nothing to do", config.output_dir, given)
         return Path(config.output_dir)
     if results.are_done():
         return Path(config.output_dir)
+    said: List[str] = []
     work = output_dir.with_name(f".{output_dir.name}.vectors")
     busy = f"{work}: another run makes this index; let it end, or stop it, then run again"
     with part_folder(work, busy):
-        publish_results(output_dir, partial(_fill, config=config, work=work), "index", config, results)
-    logger.info("the index of %s is in %s", config.input_file, config.output_dir)
+        fill = partial(_fill, config=config, work=work, said=said)
+        publish_results(output_dir, fill, "index", config, results)
+    if not (config.update or config.delete):
+        said.append(f"the index of {given} is in {config.output_dir}")
+    logger.info("%s", "; ".join(said))
     return Path(config.output_dir)
 
 
@@ -303,15 +357,26 @@ def open_stored(
     return StoredVectors(file, {**of_model, "prompt": prompt}, is_unit, is_rounded=True)
 
 
-def _fill(draft: Path, config: IndexConfig, work: Path) -> None:
-    old = open_index_folder(Path(os.path.realpath(config.output_dir))) if config.add else None
+class Kept(NamedTuple):
+    """What stays of an index that is changed: the texts that ``rows``, bool [N], names."""
+
+    old: IndexFolder
+    rows: np.ndarray
+
+    @property
+    def size(self) -> int:
+        """Return how many texts stay."""
+        return int(np.count_nonzero(self.rows))
+
+
+def _fill(draft: Path, config: IndexConfig, work: Path, said: List[str]) -> None:
+    """Write all files; ``said`` gets what a line at the end says."""
+    old = _open_old(config) if config.change else None
     retrieval = config.retrieval if old is None else old.manifest.retrieval
-    if old is not None and (retrieval == BM25) == bool(config.embedding_model or config.vectors):
-        cure = "take no model" if retrieval == BM25 else "give --embedding_model, or their --vectors"
-        raise InputError(f"{config.output_dir} was made with --retrieval {retrieval}: to add texts, {cure}")
     payload, answer = config.payload if old is None else (old.manifest.payload, old.manifest.answer)
+    kept = None if old is None else Kept(old, _choose_kept(config, old, said))
     left_out = LeftOut()
-    _write_texts(config, draft, left_out, old, payload)
+    _write_texts(config, draft, left_out, kept, payload)
     table = TextTable(draft, TEXTS)
     if config.lists > len(table):  # faiss cannot find centres for them
         raise InputError(
@@ -322,23 +387,105 @@ def _fill(draft: Path, config: IndexConfig, work: Path) -> None:
         logger.warning("left out: %s, the first: %s", counted(left_out.count, "line"), left_out.first)
     manifest = IndexManifest(retrieval=retrieval)
     if retrieval != BM25:
-        manifest = _write_vectors(draft, config, table, old, work)
+        manifest = _write_vectors(draft, config, table, kept, work, said)
     if retrieval != VECTORS:
         logger.info("BM25 of %d texts, by words of jieba and characters", len(table))
         write_bm25(draft, (text for chunk in table.chunks(CHUNK) for text in chunk))
     lines_left_out = left_out.count + (0 if old is None else old.manifest.lines_left_out)
     manifest = replace(manifest, texts=len(table), retrieval=retrieval, lines_left_out=lines_left_out)
     replace(manifest, payload=payload, answer=answer).write(draft)
-    if old is not None and (old.verdict or old.answering):
+    if config.changes_texts and old is not None and (old.verdict or old.answering):
         keep_measured(draft, old.verdict, old.answering)
 
 
+def _open_old(config: IndexConfig) -> IndexFolder:
+    """Return the index that is changed or upgraded. Raises InputError if the flags do not fit it."""
+    folder = Path(os.path.realpath(config.upgrade_from or config.output_dir))
+    flag = f"--upgrade_from {config.upgrade_from}"
+    if not (folder / INDEX_MANIFEST).is_file():
+        raise InputError(f"{flag} is no index; give the --output_dir of ernie-pair index")
+    old = open_index_folder(folder)
+    by_words = old.manifest.retrieval == BM25
+    if by_words and config.upgrade_from:
+        raise InputError(f"{flag} was made with --retrieval {BM25}, by no model; give an index of vectors")
+    if not config.delete and by_words == bool(config.embedding_model or config.vectors):
+        cure = "take no model" if by_words else "give --embedding_model, or their --vectors"
+        made = f"{config.output_dir} was made with --retrieval {old.manifest.retrieval}"
+        raise InputError(f"{made}: to {config.change} texts, {cure}")
+    return old
+
+
+def _choose_kept(config: IndexConfig, old: IndexFolder, said: List[str]) -> np.ndarray:
+    """Return which texts of ``old`` stay, bool [N]: those whose ids are not replaced or deleted.
+
+    ``said`` gets the counts. Raises InputError for ids of which the index has none, or if no text would stay.
+    """
+    kept, path = np.ones(old.manifest.texts, dtype=bool), Path(config.delete or config.input_file)
+    if not (config.update or config.delete):
+        return kept
+    named = _lines_of_ids(config, path, old.manifest.payload if config.update else ())
+    total = len(named)
+    for place, name in enumerate(chain.from_iterable(old.ids.chunks(CHUNK))):
+        kept[place] = named.pop(name, None) is None
+    found, left = total - len(named), int(kept.sum())
+    if config.update:
+        said.append(f"{found} replaced, {len(named)} added in {config.output_dir}")
+        return kept
+    if not total:
+        raise InputError(f"{path} holds no id; give one on every line")
+    name, line = next(iter(named.items()), ("", 0))
+    more = f", nor are {len(named) - 1} more" if len(named) > 1 else ""
+    absent = f"{path}:{line}: {shown(name)} is the id of no text in {config.output_dir}{more}"
+    if not found:
+        raise InputError(f"{absent}: nothing is deleted; name ids of the index")
+    if not left:
+        raise InputError(f"{path} names all {found} texts, and an index needs one; delete the folder itself")
+    if named:
+        logger.warning("%s", absent)
+    said.append(f"{found} deleted, {left} left in {config.output_dir}")
+    return kept
+
+
+def _lines_of_ids(config: IndexConfig, path: Path, payload: Tuple[str, ...]) -> Dict[str, int]:
+    """Return {id: its line} of a file; where it names no ids, texts to delete are named by its texts.
+
+    Raises InputError for a bad line that is not left out, and for an id that occurs twice.
+    """
+    rules, columns = LineRules(place=config.place), config.text_columns._replace(payload=payload)
+    named: Dict[str, int] = {}
+    is_named = _has_ids(config, path, columns)
+    if config.update and not is_named and path.is_file():
+        raise InputError(f"{path} has no ids, by which --update replaces texts; give each text its id")
+    left_out = LeftOut() if config.on_bad_row == "skip" else None
+    for row in read_texts(path, left_out, cure=BAD_LINE_CURE, rules=rules, columns=columns):
+        name = row.id if is_named else row.text
+        if name in named:
+            raise InputError(f"{path}:{row.line}: repeats the id of line {named[name]}; give it once")
+        named[name] = row.line
+    return named
+
+
+def _has_ids(config: IndexConfig, path: Path, columns: TextColumns) -> bool:
+    """Return whether a file names its texts. Raises InputError, as for a column that the index keeps."""
+    try:
+        return path.is_file() and has_ids(path, LineRules(place=config.place), columns)
+    except InputError as error:
+        if not config.change or "--payload_columns" not in error.message:
+            raise
+        cure = f"{config.output_dir} keeps it with each text, so give it too"
+        raise InputError(error.message.replace("fix --payload_columns", cure)) from None
+
+
 def _write_vectors(
-    draft: Path, config: IndexConfig, table: TextTable, old: Optional[IndexFolder], work: Path
+    draft: Path, config: IndexConfig, table: TextTable, kept: Optional[Kept], work: Path, said: List[str]
 ) -> IndexManifest:
-    """Write faiss's index of the texts in ``table``, those of ``old`` first, and return what it is."""
-    begin = 0 if old is None else old.manifest.texts
-    vectors = _open_vectors(config, table, old, work)
+    """Write faiss's index of the texts in ``table``, those ``kept`` first, and return what it is.
+
+    The vectors that are kept stay as they are, unless another model makes all of them anew.
+    """
+    old = None if kept is None else kept.old
+    base, begin = (None, 0) if kept is None or config.upgrade_from else (kept, kept.size)
+    vectors = _open_vectors(config, table, base, work)
     count, dim, threads = len(table), vectors.dim, config.threads or cpu_threads()
     shape = config.shape if old is None else IndexShape(old.manifest.kind, old.manifest.precision)
     check_memory(shape, count, dim)
@@ -347,12 +494,13 @@ def _write_vectors(
         logger.warning("%s", few)
     chunks: Chunks = vectors
     with CountProgress(count - begin, "vector") as progress:
-        if old is None:
+        if base is None:
             logger.info("building %s of %d vectors of %d", shape.words(count), count, dim)
             index = train_index(shape, count, dim, vectors)
         else:
             logger.info("adding %d vectors of %d to %d", count - begin, dim, begin)
-            index = read_index(old.folder / INDEX_FILE, old.manifest.expected)
+            index = read_index(base.old.folder / INDEX_FILE, base.old.manifest.expected)
+            keep_rows(index, base.rows)
             chunks = partial(_chunks_of, index, begin, vectors)
         for chunk in vectors():
             index.add(np.ascontiguousarray(chunk))
@@ -360,12 +508,25 @@ def _write_vectors(
     write_index(index, draft / INDEX_FILE)
     del index
     manifest = IndexManifest(shape.kind, shape.precision, count, dim, **vectors.about)
-    recall = measure_recall(VectorIndex(draft / INDEX_FILE, manifest.expected, threads), chunks, count)
+    made = VectorIndex(draft / INDEX_FILE, manifest.expected, threads)
+    recall = measure_recall(made, chunks, count)
     checked, nearest = counted(min(PROBED, count), "text"), min(NEAREST, count)
     logger.info(
         "checked with %s: %.1f %% of the nearest %d of each are found", checked, 100 * recall, nearest
     )
+    if config.upgrade_from and old is not None:
+        said.append(_compare(old, made, threads))
     return replace(manifest, recall_at_10=recall)
+
+
+def _compare(old: IndexFolder, made: VectorIndex, threads: int) -> str:
+    """Return in words how many of the NEAREST texts of PROBED ones are the same by both models."""
+    count, before = old.manifest.texts, VectorIndex(old.folder / INDEX_FILE, old.manifest.expected, threads)
+    old.check_current()
+    picked, most = np.linspace(0, count - 1, min(PROBED, count)).astype(np.int64), min(NEAREST, count - 1)
+    pairs = zip(*(index.neighbours(picked, most).tolist() for index in (before, made)))
+    same = np.mean([len({*a} & {*b}) / max(most, 1) for a, b in pairs])
+    return f"of the {most} nearest to each of {len(picked)} texts {100 * same:.1f} % are as in {old.folder}"
 
 
 def _chunks_of(index: Any, begin: int, added: StoredVectors) -> Iterator[np.ndarray]:
@@ -373,16 +534,18 @@ def _chunks_of(index: Any, begin: int, added: StoredVectors) -> Iterator[np.ndar
     yield from added()
 
 
-def _open_vectors(
-    config: IndexConfig, table: TextTable, old: Optional[IndexFolder], work: Path
-) -> StoredVectors:
-    """Return the vectors of the texts, of those behind ``old`` if that is given.
+def _open_vectors(config: IndexConfig, table: TextTable, kept: Optional[Kept], work: Path) -> StoredVectors:
+    """Return the vectors of the texts, of those behind the ones that are ``kept`` if that is given.
 
     They are existing ones, or those that the model computes now, in ``work``. Raises NumbersError for vectors
-    that are not finite or not of length 1, where those of the model are, InputError if ``old`` is of another
-    model.
+    that are not finite or not of length 1, where those of the model are, InputError if ``kept`` is of
+    another model.
     """
-    begin = 0 if old is None else old.manifest.texts
+    old, begin = (None, 0) if kept is None else (kept.old, kept.size)
+    if config.delete and old is not None:  # none is added
+        of_old = {name: getattr(old.manifest, name) for name in OF_A_MODEL}
+        none = VectorFile(work, old.manifest.fingerprint, 0, old.manifest.dim, "float32", {})
+        return StoredVectors(none, of_old, is_unit=True, is_rounded=False)
     if config.vectors:
         stored = open_stored(
             Path(config.vectors), Path(config.input_file), len(table) - begin, config.read_as
@@ -405,15 +568,12 @@ def _open_vectors(
     check_memory(config.shape, count, dim)
     if prompt:
         logger.info("before each text: %s", shown(prompt))
-    about = {
-        "fingerprint": embedder.fingerprint,
-        "max_seq_len": embedder.max_seq_len,
-        "similarity": settings.similarity,
-        "prompt": prompt,
-    }
+    of_model = (embedder.fingerprint, embedder.max_seq_len, settings.similarity, prompt)
+    about: Dict[str, Any] = dict(zip(OF_A_MODEL, of_model))
     if old is not None:
         old.check_same_vectors(about, config.embedding_model)
-    texts_sha256 = sha256_of_file(Path(config.input_file))
+    source = config.input_file or os.path.join(config.upgrade_from, INDEX_MANIFEST)
+    texts_sha256 = sha256_of_file(Path(source))
     key = {**about, "texts": texts_sha256, "on_bad_row": config.on_bad_row}
     key["embedding_precision"] = config.embedding_precision
     writer = VectorWriter(work, count, dim, "float32", CHUNK, key)
@@ -439,27 +599,30 @@ def _embed_rest(embedder: TextEmbedder, chunks: Iterator[List[str]], writer: Vec
 
 
 def _write_texts(
-    config: IndexConfig, draft: Path, left_out: LeftOut, old: Optional[IndexFolder], payload: Tuple[str, ...]
+    config: IndexConfig, draft: Path, left_out: LeftOut, kept: Optional[Kept], payload: Tuple[str, ...]
 ) -> None:
-    """Write the tables of texts, ids and ``payload``, those of ``old`` first; ids that are numbers go on.
+    """Write the tables of texts, ids and ``payload``, those ``kept`` first; ids that are numbers go on.
 
     Raises InputError for a bad line that is not left out, an id that occurs twice, and a file without texts.
     """
     path, lines, first_id = Path(config.input_file), array("q"), 0
     rules, columns = LineRules(place=config.place), config.text_columns._replace(payload=payload)
-    is_named = path.is_file() and has_ids(path, rules, columns)
+    is_named = _has_ids(config, path, columns)
     left_out_lines = left_out if config.on_bad_row == "skip" else None
     names = [TEXTS, IDS, *([PAYLOAD] if payload else [])]
-    with Progress(files_of(str(path)), 0) as progress, ExitStack() as stack:
+    with Progress(files_of(config.input_file), 0) as progress, ExitStack() as stack:
         tables = [stack.enter_context(TextTableWriter(draft, name)) for name in names]
-        if old is not None:
+        if kept is not None:
+            old = kept.old
             named = (name for chunk in old.ids.chunks(CHUNK) for name in chunk)
             largest = max((int(name) for name in named if name.isdecimal() and len(name) < 19), default=-1)
             first_id = max(old.manifest.texts + old.manifest.lines_left_out, largest + 1)
-            lines.extend([0] * old.manifest.texts)
+            lines.extend([0] * kept.size)
             for table, before in zip(tables, filter(None, (old.texts, old.ids, old.payload))):
-                for text in (text for chunk in before.chunks(CHUNK) for text in chunk):
+                for text in compress(chain.from_iterable(before.chunks(CHUNK)), kept.rows):
                     table.append(text)
+        if not config.input_file:
+            return
         for row in read_texts(path, left_out_lines, progress.read, BAD_LINE_CURE, rules, columns):
             name = row.id if is_named else str(first_id + int(row.id))
             for table, text in zip(tables, (row.text, name, json.dumps(row.payload, ensure_ascii=False))):

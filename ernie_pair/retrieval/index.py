@@ -299,6 +299,30 @@ def train_index(shape: IndexShape, count: int, dim: int, chunks: Chunks) -> Any:
     return index
 
 
+def keep_rows(index: Any, is_kept: np.ndarray) -> None:
+    """Remove the vectors that are not kept, bool [N], from faiss's index in memory; those behind move up.
+
+    The others stay as they are stored. A graph has links to those that go: it is built again of the others.
+    """
+    faiss = require_faiss()
+    if is_kept.all():
+        return
+    if hasattr(index, "hnsw"):
+        stored, first = faiss.clone_index(faiss.downcast_index(index.storage)), 0
+        index.reset()
+        for chunk in stored_vectors(stored, len(is_kept), CHUNK):
+            index.add(np.ascontiguousarray(chunk[is_kept[first : first + len(chunk)]]))
+            first += len(chunk)
+        return
+    index.remove_ids(np.flatnonzero(~is_kept))
+    moved = np.cumsum(is_kept) - 1
+    for number in range(index.nlist if hasattr(index, "nlist") else 0):  # the ids in lists do not move
+        size = index.invlists.list_size(number)
+        if size:
+            ids = faiss.rev_swig_ptr(index.invlists.get_ids(number), size)
+            ids[:] = moved[ids]
+
+
 def write_index(index: Any, path: Path) -> None:
     """Write the index. Raises OSError if that fails, for example on a full disk."""
     try:
@@ -379,6 +403,15 @@ class VectorIndex:
             open_rows = open_rows[(found[:, -1] >= 0) & (scores[:, count - 1] == scores[:, -1])]
             asked = min(2 * asked, most)
         return cosines, places
+
+    def neighbours(self, places: np.ndarray, count: int) -> np.ndarray:
+        """Return the positions int64 [P, count] of the nearest to the vectors at ``places``, but these."""
+        if self._lists:
+            self._owner.make_direct_map(True)
+        vectors = np.concatenate([self._owner.reconstruct_n(place, 1) for place in places.tolist()])
+        found = self.nearest(vectors, count + 1)[1]
+        order = np.argsort(found == places[:, None], axis=1, kind="stable")[:, :count]
+        return np.take_along_axis(found, order, axis=1)
 
     def _search(
         self, vectors: np.ndarray, asked: int, count: int, selector: Any

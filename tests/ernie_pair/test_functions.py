@@ -68,7 +68,7 @@ def test_a_function_has_the_options_of_its_command(name):
 
 FILES = {"model_name_or_path": "model", "train_file": "train.tsv", "dev_file": "dev.tsv"}
 WRONG = {
-    "input_file and output_dir are missing; give them: IndexConfig(input_": lambda: ernie_pair.index(),
+    "model_path and output_dir are missing; give them: ExportConfig(model_": lambda: ernie_pair.export(),
     "train has no option num_train_epochs; did you mean epochs?": lambda: ernie_pair.train(
         num_train_epochs=3
     ),

@@ -126,7 +126,7 @@ def template(tmp_path_factory):
     train_pair(config)
     (best,) = (here / "out").glob("best-accuracy-*")
     dynamic = ("output/dynamic", "output/quickstart/dynamic")
-    for name in ("my_model", "embedder", "ernie-1.0", *dynamic, f"output/pair/{best.name}"):
+    for name in ("my_model", "embedder", "other-embedder", "ernie-1.0", *dynamic, f"output/pair/{best.name}"):
         shutil.copytree(best, here / name, dirs_exist_ok=True)
     gram = open_model(str(here / "gram"), model_type="ernie_gram", from_scratch=True)
     (here / "ernie-gram-zh").mkdir()
@@ -162,6 +162,8 @@ def write_texts(here):
     rows = [f"q{number}\t{text}\n" for number, text in enumerate(texts)]
     (here / "faq.tsv").write_text("".join(rows), encoding="utf-8")
     (here / "new_faq.tsv").write_text("n1\t今天\nn2\t明天\n", encoding="utf-8")
+    (here / "changed_faq.tsv").write_text("q1\t今天\nn3\t后天\n", encoding="utf-8")
+    (here / "gone.txt").write_text("q2\nn1\n", encoding="utf-8")
     asked = [(f"{text[:4]}{text[5:]}", f"{text}", number) for number, text in enumerate(texts)]
     answers = "".join(f"a{n},{one},答案{n}\n" for one, _, n in asked)
     (here / "answers.csv").write_text(f"id,question,answer\n{answers}", encoding="utf-8")

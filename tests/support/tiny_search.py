@@ -1,6 +1,7 @@
 """What is searched in tests: texts, an embedding model without a framework, and a tiny one on Paddle."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import List
@@ -14,6 +15,7 @@ from ernie_pair.models.embedding_json import EmbeddingSettings
 from ernie_pair.retrieval import build_index as building
 from ernie_pair.retrieval import searcher as searching
 from ernie_pair.retrieval.build_index import IndexConfig, make_index
+from ernie_pair.retrieval.word_index import words_of
 
 DIM = 16
 
@@ -59,6 +61,20 @@ def texts_of(count: int, seed: int = 0) -> List[str]:
     rng = np.random.default_rng(seed)
     found = {"".join(rng.choice(list(CHARACTERS), size)) for size in rng.integers(3, 12, 3 * count)}
     return sorted(found)[:count]
+
+
+def bm25_of(query: str, texts: List[str]) -> List[float]:
+    """The scores of texts by Lucene's formula: idf ln(1 + (N - n + 0.5) / (n + 0.5)), k1 1.5, b 0.75."""
+    counted = [Counter(words_of(text)) for text in texts]
+    lengths = [sum(words.values()) for words in counted]
+    scores = [0.0] * len(texts)
+    for word in words_of(query):
+        holding = sum(word in words for words in counted)
+        for place, words in enumerate(counted):
+            norm = 1.5 * (0.25 + 0.75 * lengths[place] / np.mean(lengths))
+            share = words[word] / (words[word] + norm)
+            scores[place] += float(np.log(1 + (len(texts) - holding + 0.5) / (holding + 0.5)) * share)
+    return scores
 
 
 def write_lines(path: Path, lines) -> Path:

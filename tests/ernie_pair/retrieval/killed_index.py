@@ -1,6 +1,6 @@
-"""An index whose process is killed by SIGKILL while it makes the vectors of its third chunk.
+"""An index whose process is killed by SIGKILL while it makes the vectors of its third chunk, or earlier.
 
-python killed_index.py '["--input_file", ...]'
+python killed_index.py '["--input_file", ...]' [EVENT: the number of the use of a file before which it dies]
 """
 
 import json
@@ -25,7 +25,19 @@ class Killed(HashEmbedder):
         return super().embed(texts)
 
 
+left = [int(word) for word in sys.argv[2:]]
+
+
+def count_down(event, given):
+    if left and event != "os.kill" and event.startswith(("open", "os.", "shutil.")):
+        left[0] -= 1
+        if left[0] < 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 if __name__ == "__main__":
     build_index.CHUNK = 50
     build_index.open_embedder = lambda *given: Killed()
-    make_index(parse_config(IndexConfig, json.loads(sys.argv[1])))
+    config = parse_config(IndexConfig, json.loads(sys.argv[1]))
+    sys.addaudithook(count_down)
+    make_index(config)

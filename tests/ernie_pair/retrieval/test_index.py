@@ -16,7 +16,6 @@ from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.progress import CountProgress
 from ernie_pair.retrieval import build_index as building
-from ernie_pair.retrieval import index as vector_index
 from ernie_pair.retrieval.build_index import IndexConfig, make_index
 from ernie_pair.retrieval.index import Expected, IndexShape, VectorIndex, train_index, write_index
 from ernie_pair.retrieval.index_folder import FILES, open_index_folder
@@ -34,24 +33,6 @@ def exact(queries, count):
 
 def hashes_of(folder):
     return {name: sha256((folder / name).read_bytes()).hexdigest() for name in FILES}
-
-
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
-@pytest.mark.parametrize("kind", ["flat", "ivf", "hnsw"])
-def test_every_index_kind_agrees_with_exact_search(tmp_path, embedder, monkeypatch, kind, precision):
-    monkeypatch.setattr(vector_index, "SMALL_GRAPH", 0)
-    index = index_of(tmp_path, TEXTS, kind=kind, dtype=precision)
-    searcher = PairSearcher(index, "any", recall_k=10, breadth=0 if kind == "flat" else 400, threads=1)
-    queries = texts_of(30, seed=7)
-    found = [[hit.id for hit in hits] for hits in searcher.search_many(queries)]
-    wanted = exact(queries, 10)
-    shared = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found, wanted)])
-    assert shared > (0.9 if precision == "int8" else 0.99)
-    if (kind, precision) == ("flat", "fp32"):
-        assert found == wanted
-    manifest = json.loads((index / "index.json").read_text())
-    assert manifest["recall_at_10"] > 0.8 and manifest["texts"] == 400 and manifest["dim"] == DIM
-    assert manifest["format"] == 2 and manifest["retrieval"] == "vectors"
 
 
 def test_a_hit_contains_its_id_text_and_similarity(tmp_path, embedder):

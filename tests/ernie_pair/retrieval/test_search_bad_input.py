@@ -107,9 +107,11 @@ def test_a_folder_with_foreign_files_is_not_replaced(tmp_path, embedder):
 
 def test_two_runs_cannot_build_the_same_index_at_once(tmp_path, embedder):
     path = write_lines(tmp_path / "texts.txt", TEXTS)
-    with building.part_folder(tmp_path / ".index.vectors", "busy"):
-        error = refusal_of(path)
-    assert error.exit_code == 5 and "another run makes this index" in error.message
+    for made in (False, True):
+        with building.part_folder(tmp_path / ".index.vectors", "busy"):
+            error = refusal_of(path, add=made)
+        assert error.exit_code == 5 and "another run makes this index" in error.message
+        make_index(IndexConfig(str(path), str(tmp_path / "index"), embedding_model="any", overwrite=True))
 
 
 def test_an_index_of_another_model_is_refused(index, embedder):

@@ -158,37 +158,31 @@ def test_searches_with_their_own_filters_share_a_call(tmp_path):
 
 
 def test_a_changed_index_is_opened_beside_the_searches(tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr("ernie_pair.service.service.LOOK_SECONDS", 0.05)
-    texts, query = city_index(tmp_path / "old"), texts_of(80)[5]
-    city_index(tmp_path / "new", begin=40)
-    place, opened = tmp_path / "old" / "index", threading.Event()
-    usual = TextRecall.reopened
+    monkeypatch.setattr("ernie_pair.service.service.LOOK_SECONDS", 0.0)
+    texts, new = city_index(tmp_path / "old"), city_index(tmp_path / "new", begin=40)
+    place, opened, usual = tmp_path / "old" / "index", threading.Event(), TextRecall.reopened
     monkeypatch.setattr(TextRecall, "reopened", lambda texts: opened.wait(10) and usual(texts))
 
-    async def both(client):
-        async def count():
-            return (await client.get("/health")).json()["example"], (await search(client, query)).json()
+    async def all_of_them(client):
+        async def found():
+            return (await search(client, texts_of(80)[5])).json()["hits"]
 
-        before = await count()
+        before = await found()
         place.rename(tmp_path / "gone")
         (tmp_path / "new" / "index").rename(place)
-        await asyncio.sleep(0.1)
-        assert (await count())[1]["hits"] == (await count())[1]["hits"] == before[1]["hits"]
+        assert await found() == before == await found()
         opened.set()
-        for _ in range(200):
+        while await found() == before:
             await asyncio.sleep(0.05)
-            if (await count())[0] != before[0]:
-                break
-        after = await count()
+        assert (await client.get("/health")).json()["example"] == new.example
+        after = await found()
         (place / "index.json").write_text("{}")
-        await asyncio.sleep(0.1)
-        assert (await count())[1]["hits"]
-        await asyncio.sleep(0.3)
-        return after, (await count())
+        for _ in range(10):
+            assert await found() == after
+            await asyncio.sleep(0.05)
+        return after
 
-    after, last = ask(None, both, texts)
-    assert after[0] == texts_of(80)[40] and after[1]["hits"] == last[1]["hits"]
-    assert {int(hit["id"][1:]) >= 40 for hit in after[1]["hits"]} == {True}
+    assert all(int(hit["id"][1:]) >= 40 for hit in ask(None, all_of_them, texts))
     assert capfd.readouterr().err.count("goes on with the index as it was opened") == 1
 
 

@@ -1,0 +1,210 @@
+"""An index whose texts are replaced, deleted and embedded anew answers as a dictionary of them would."""
+
+import json
+import re
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from children import python
+from tiny_search import HashEmbedder, bm25_of, index_of, texts_of, use_embedder, write_lines
+
+from ernie_pair.core.cli.cli import parse_config
+from ernie_pair.core.errors import InputError
+from ernie_pair.retrieval.build_index import IndexConfig, make_index
+from ernie_pair.retrieval.index import read_index, stored_vectors
+from ernie_pair.retrieval.index_folder import open_index_folder
+from ernie_pair.retrieval.searcher import PairSearcher
+
+for library in ("bm25s", "faiss", "rjieba"):
+    pytest.importorskip(library)
+TEXTS, COLOURS = texts_of(400), ("红", "绿", "")
+EVENTS = 400  # uses of files by a change
+
+
+def content_of(index):
+    """{id: (text, colour)} of an index."""
+    folder = open_index_folder(index)
+    places = range(len(folder.ids))
+    return {folder.ids[n]: (folder.texts[n], folder.payload_of(n).get("colour", "")) for n in places}
+
+
+class Checked:
+    """An index beside the dictionary that it must equal, {id: (text, colour)}; its texts may repeat."""
+
+    def __init__(self, folder, **flags):
+        self.folder, self.index, self.rng = folder, folder / "index", np.random.default_rng(7)
+        self.made = 0
+        self.rows = self.drawn(60)
+        self.run(input_file=self.written(self.rows), payload_columns="colour", retrieval="both", **flags)
+
+    def drawn(self, count):
+        self.made += count
+        ids = [f"t{self.made - n}" for n in range(count)]
+        return {name: (str(self.rng.choice(TEXTS)), str(self.rng.choice(COLOURS))) for name in ids}
+
+    def written(self, rows):
+        lines = [{"id": name, "text": text, "colour": colour} for name, (text, colour) in rows.items()]
+        return str(write_lines(self.folder / "rows.jsonl", map(json.dumps, lines)))
+
+    def run(self, event=0, **flags):
+        """Run `index`, before its ``event`` in a process that is killed there; return whether it was."""
+        model = {} if "delete" in flags else {"embedding_model": "any"}
+        flags = {"output_dir": self.index, **model, **flags}
+        words = [str(word) for name, value in flags.items() for word in (f"--{name}", value)]
+        if not event:
+            make_index(parse_config(IndexConfig, words))
+            return False
+        done = python(Path(__file__).with_name("killed_index.py"), json.dumps(words), event)
+        assert done.returncode in (0, -signal.SIGKILL), done.stderr
+        return done.returncode != 0
+
+    def change(self, event=0):
+        """Change both; a change that is killed is whole or not there, and then it is made again."""
+        known = self.rng.choice([*self.rows], int(self.rng.integers(1, 5)), replace=False).tolist()
+        new, way = self.drawn(len(known)), self.rng.choice(["add", "update", "delete"])
+        if way == "update":  # the first two, where there are as many, have the ids of others
+            new = dict(zip([*known[:2], *[*new][2:]], new.values()))
+        gone = known if way == "delete" else new
+        after = {name: row for name, row in self.rows.items() if name not in gone}
+        flags = {"delete": write_lines(self.folder / "ids.txt", known)}
+        if way != "delete":
+            after, flags = {**after, **new}, {"input_file": self.written(new), way: "true"}
+        killed = self.run(event, **flags)
+        there = content_of(self.index)
+        assert there == after or killed and there == self.rows
+        if there != after:
+            self.run(**flags)
+        self.rows = after
+        return killed
+
+    def search(self, breadth):
+        """The hits of a query, of a colour or of any, are the best that the texts one by one give."""
+        query, colour = str(self.rng.choice(TEXTS)), str(self.rng.choice([*COLOURS, "any"]))
+        texts = [text for text, _ in self.rows.values()]
+        if self.rng.integers(2):
+            searcher, scores = PairSearcher(self.index, retrieval="bm25"), bm25_of(query, texts)
+            scores = [score or -1 for score in scores]  # without a shared word a text is not found
+        else:
+            searcher = PairSearcher(self.index, "any", retrieval="vectors", breadth=breadth)
+            vectors = HashEmbedder().embed([query, *texts])
+            scores = (vectors[1:] @ vectors[0]).tolist()
+        fits = {n: s for (n, (_, own)), s in zip(self.rows.items(), scores) if colour in ("any", own)}
+        hits = searcher.search(query, 10, {} if colour == "any" else {"colour": colour})
+        wanted = sorted((score for score in fits.values() if score != -1), reverse=True)[:10]
+        assert [hit.score for hit in hits] == pytest.approx(wanted, rel=1e-4, abs=1e-6)
+        assert [fits[hit.id] for hit in hits] == pytest.approx(wanted, rel=1e-4, abs=1e-6)
+        assert all((hit.text, hit.payload.get("colour", "")) == self.rows[hit.id] for hit in hits)
+
+
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("most, kills", [(12, 1), pytest.param(170, 7, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["flat", "ivf", "hnsw"])
+def test_random_changes_answer_as_a_dictionary(tmp_path, embedder, kind, most, kills):
+    checked, breadth, killed = Checked(tmp_path, kind=kind), 0 if kind == "flat" else 400, 0
+    for number in range(most):
+        due = killed < kills and number * kills >= killed * most
+        killed += checked.change(int(checked.rng.integers(1, EVENTS)) if due else 0)
+        checked.search(breadth)
+    assert killed == kills and not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "int8"])
+@pytest.mark.parametrize("kind", ["flat", "ivf", "hnsw"])
+def test_vectors_that_stay_are_as_they_were_stored(tmp_path, embedder, kind, dtype):
+    index = index_of(tmp_path, TEXTS[:120], kind=kind, dtype=dtype)
+
+    def vectors():
+        found = open_index_folder(index)
+        read = read_index(index / "index.faiss", found.manifest.expected)
+        (stored,) = stored_vectors(read, found.manifest.texts, 200)
+        return dict(zip((found.ids[n] for n in range(len(stored))), map(bytes, stored)))
+
+    before, gone = vectors(), {f"t{n}" for n in range(0, 120, 7)}
+    make_index(IndexConfig("", str(index), delete=str(write_lines(tmp_path / "ids.txt", sorted(gone)))))
+    assert vectors() == {name: vector for name, vector in before.items() if name not in gone}
+    assert len(gone) == 18 and open_index_folder(index).manifest.recall_at_10 > 0.7
+
+
+def faq(folder, **flags):
+    """An index of five texts with a colour, by their words."""
+    rows = ["id\ttext\tcolour", *(f"q{n}\t{text}\t红" for n, text in enumerate(TEXTS[:5]))]
+    path, flags = write_lines(folder / "faq.tsv", rows), {"retrieval": "bm25", "payload_columns": "colour"}
+    make_index(IndexConfig(str(path), str(folder / "index"), **flags))
+    return folder / "index"
+
+
+def change(index, flag, *lines):
+    """Update or add rows, or delete ids."""
+    path = str(write_lines(index.parent / ("ids.txt" if flag == "delete" else "rows.tsv"), lines))
+    flags = {"delete": path} if flag == "delete" else {"input_file": path, flag: True}
+    make_index(IndexConfig(output_dir=str(index), **flags))
+
+
+HEAD = "id\ttext\tcolour"
+
+
+def test_the_counts_of_a_change_are_said(tmp_path, capfd):
+    index = faq(tmp_path)
+    opened, update = PairSearcher(index), [HEAD, "q1\t今天\t绿", "q9\t明天\t", "q3\t你好\t红"]
+    change(index, "update", *update)
+    assert f"2 replaced, 1 added in {index}\n" in capfd.readouterr().err
+    rows = content_of(index)
+    assert [*rows] == ["q0", "q2", "q4", "q1", "q9", "q3"] and rows["q1"] == ("今天", "绿")
+    change(index, "update", *update)
+    assert f"{index} was changed by" in capfd.readouterr().err
+    change(index, "delete", "q0", "absent", "q4", "none")
+    assert content_of(index) == {name: rows[name] for name in ("q2", "q1", "q9", "q3")}
+    said = capfd.readouterr().err
+    assert f"2 deleted, 4 left in {index}\n" in said and 'ids.txt:2: "absent" is the id of no text in' in said
+    assert [opened.search(text)[0].id for text in TEXTS[:5]] == ["q0", "q1", "q2", "q3", "q4"]  # as it was
+
+
+NEW = {"input_file": "a.tsv", "embedding_model": "m"}
+
+
+@pytest.mark.parametrize("flag, lines, reason", [
+    ("delete", ["a", "b"], r'ids.txt:1: "a" is the id of no text in .*, nor are 1 more: nothing is deleted'),
+    ("delete", ["q1", "q2", "q1"], "ids.txt:3: repeats the id of line 1; give it once"),
+    ("delete", [f"q{n}" for n in range(5)], "names all 5 texts, and an index needs one"),
+    ("delete", [], "ids.txt holds no id; give one on every line"),
+    ("update", [HEAD, "q1\t今\t", "q1\t好\t"], "rows.tsv:3: repeats the id of line 2"),
+    ("update", ["id\ttext", "q1\t今天"], "no column 'colour' in id, text; .* keeps it with each text"),
+    ("update", ["text\tcolour", "今天\t红"], "has no ids, by which update replaces texts"),
+    ({**NEW, "update": True, "add": True}, None, "add and update exclude each other"),
+    ({**NEW, "delete": "b.txt"}, None, "delete takes the place of input_file"),
+    ({"delete": "b.txt", "embedding_model": "m"}, None, "delete makes no vectors"),
+    ({"delete": "b.txt", "overwrite": True}, None, "delete keeps the texts that overwrite would replace"),
+    ({"upgrade_from": "x"}, None, "upgrade_from needs the model to upgrade to"),
+    ({"upgrade_from": "x", "embedding_model": "m", "overwrite": True}, None, "upgrade_from x is no index"),
+    ({"embedding_model": "m"}, None, "input_file is missing; give a file of texts"),
+    ({**NEW, "update": True, "output_dir": "x"}, None, "update: x is no index yet"),
+])  # fmt: skip
+def test_a_change_that_does_not_fit_changes_nothing(tmp_path, flag, lines, reason):
+    index = faq(tmp_path)
+    before = {path.name: path.read_bytes() for path in index.iterdir()}
+    with pytest.raises(InputError, match=reason):
+        if lines is None:
+            make_index(IndexConfig(**{"output_dir": str(index), **flag}))
+        else:
+            change(index, flag, *lines)
+    assert {path.name: path.read_bytes() for path in index.iterdir()} == before
+
+
+def test_an_upgrade_keeps_the_texts_and_says_what_it_changes(tmp_path, monkeypatch, capfd):
+    use_embedder(monkeypatch, HashEmbedder())
+    old = Checked(tmp_path, kind="ivf", dtype="fp16")
+    flags = {"upgrade_from": str(old.index), "embedding_model": "any"}
+    for model, share in ((HashEmbedder(), "100.0"), (HashEmbedder("e" * 64, dim=3), r"\d\d?\.\d")):
+        use_embedder(monkeypatch, model)
+        new = tmp_path / f"new{model.dim}"
+        make_index(IndexConfig(output_dir=str(new), **flags))
+        said = capfd.readouterr().err
+        assert re.search(rf"of the 10 nearest to each of 60 texts {share} % are as in {old.index}", said)
+        assert content_of(new) == old.rows
+        made, before = (open_index_folder(folder).manifest for folder in (new, old.index))
+        same = {"dim": made.dim, "fingerprint": model.fingerprint, "recall_at_10": made.recall_at_10}
+        assert made == replace(before, **same)
+        assert PairSearcher(new, "any").search(old.rows["t1"][0])[0].text == old.rows["t1"][0]
