@@ -22,7 +22,7 @@ asked = map(Requirement, (line.strip() for line in open(sys.argv[2]) if line[0].
 print(next(str(one.specifier) for one in asked if one.name == sys.argv[1] and not (one.marker and not one.marker.evaluate())))
 PYTHON
 }
-WANTED="torch$(version torch)+cpu transformers$(version transformers) networkx$(version networkx) sympy$(version sympy) mpmath$(version mpmath) accelerate$(version accelerate)"
+WANTED="torch$(version torch)+cpu transformers$(version transformers) networkx$(version networkx) sympy$(version sympy) mpmath$(version mpmath) accelerate$(version accelerate) pytrec-eval-terrier$(version pytrec-eval-terrier)"
 
 # Without dependencies: what they need besides is in .venv, and the builds with CUDA ask for gigabytes.
 if [ "$(cat "$PEER/stamp" 2>/dev/null)" != "$WANTED" ]; then

@@ -130,7 +130,7 @@ def is_header(
         cell.casefold() in found or found and all(map(is_word, (cell, *found)))
         for cell, found in zip(cells, words)
     )
-    if any(fits):
+    if any(fits) or any(column and _is_next(name, column[0]) for name, column in zip(plain, below)):
         return False
     if _has_known_names(cells, plain, is_word):
         return True
@@ -162,6 +162,14 @@ def _has_known_names(cells: Sequence[str], plain: Sequence[str], is_word: IsWord
     is_listed = len(plain) > 3 and any(known) or len(plain) == 3 and sum(known) > 1
     is_named = is_sure or of_three or is_listed or all(known) or plain[0] in ID_NAMES
     return is_named or bool(numbered_columns(plain))
+
+
+def _is_next(name: str, cell: str) -> bool:
+    """Return whether ``cell`` counts on from ``name``, as q2 does from q1: both are ids."""
+    first, second = (_SERIES.fullmatch(each) for each in (name, plain_name(cell)))
+    if first is None or second is None or first[1] != second[1]:
+        return False
+    return first[2].isdecimal() and second[2].isdecimal()
 
 
 def _words_of(column: Sequence[str], is_word: IsWord) -> Collection[str]:

@@ -72,6 +72,7 @@ from ernie_pair.core.cli.options import data_option
 from ernie_pair.core.errors import InputError, OpenError, counted
 from ernie_pair.core.files.json_file import is_utf8, shown
 
+BEIR_ID = "_id"  # the key of the ids in its queries.jsonl and corpus.jsonl
 LINES = "lines"  # the form of plain text
 INPUT_HELP = (
     "a text per line (.txt), id TAB text (.tsv), id and text (.jsonl, .json), or a table (.csv, .xlsx, "
@@ -424,7 +425,8 @@ def _layout_of(path: Path, form: Form, first: List[Record], columns: TextColumns
 def _find_keys(path: Path, objects: Sequence[Dict[str, Any]], columns: TextColumns) -> _Layout:
     """Return the keys of the text and the id: those named, or text and id, or the one that holds texts."""
     names = list(dict.fromkeys(chain(*objects)))
-    text, name = columns.text or "text", columns.id or "id"
+    of_beir = BEIR_ID in names and "id" not in names
+    text, name = columns.text or "text", columns.id or (BEIR_ID if of_beir else "id")
     _check_named(path, names, {"payload_columns": columns.payload})
     if not columns.text and "text" not in names and names:
         rows = [[row.get(key) for key in names] for row in objects]

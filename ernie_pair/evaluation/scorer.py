@@ -108,11 +108,16 @@ def results_of(command: str, config, more: Sequence[Path] = (), but: str = "") -
     return Results(command, [*outputs, *more], inputs, settings, config.overwrite, requested=more)
 
 
-def measured_once(command: str, config, measure: Callable[[Any], Dict[str, Any]]) -> Dict[str, Any]:
-    """Return what ``measure`` finds with ``config``, kept in its output_file, if any; once it is, read it."""
+def measured_once(
+    command: str, config, measure: Callable[[Any], Dict[str, Any]], but: str = ""
+) -> Dict[str, Any]:
+    """Return what ``measure`` finds with ``config``, kept in its output_file, if any; once it is, read it.
+
+    ``but``: see `results_of`.
+    """
     if not config.output_file:
         return measure(config)
-    results = results_of(command, config)
+    results = results_of(command, config, but=but)
     if results.are_done():
         return read_json_object(Path(config.output_file), "remove it")
     found = measure(config)

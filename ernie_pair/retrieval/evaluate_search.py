@@ -1,13 +1,12 @@
 """ernie-pair evaluate search: how well an index answers questions whose texts are known, stage by stage.
 
-The file of questions is a table, or JSON, of questions and the ids of the texts that answer them, a row each.
-A question with several answers has several rows, one that no text answers an empty id. Of the ranked texts of
-a question that has an answer
+The files of questions are those of `questions`. Of the ranked texts of a question that has an answer
 
     hit@k       1 if one of the first k answers it
     recall@k    the share of its texts among the first k
     mrr         1 / the rank of the first that answers it, 0 where none of those found does
-    ndcg@10     their discounted gain among the first 10, of what it could be (Järvelin and Kekäläinen 2002)
+    ndcg@10     their discounted gain among the first 10, of what it could be (Järvelin and Kekäläinen 2002);
+                the gain of a text is its grade, 1 without grades
 
     map         the mean over its texts of the share of texts that answer among those up to it
 
@@ -22,13 +21,13 @@ import logging
 import math
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
 from data_tools.text.text_files import LineRules
-from data_tools.text.texts import has_ids, read_texts
 from ernie_pair.core.cli.options import (
     classes_option,
     data_option,
@@ -36,8 +35,7 @@ from ernie_pair.core.cli.options import (
     file_option,
     model_folder_option,
 )
-from ernie_pair.core.errors import InputError, again_with, counted
-from ernie_pair.core.files.json_file import shown
+from ernie_pair.core.errors import InputError, counted
 from ernie_pair.core.progress import CountProgress, say
 from ernie_pair.embeddings.open_embedder import open_embedder
 from ernie_pair.evaluation.calibration import at_precision, threshold_curve
@@ -46,13 +44,17 @@ from ernie_pair.inference.embedder import EmbedderOptions
 from ernie_pair.inference.predictor import PairScorer
 from ernie_pair.pairs.targets.metrics import percentile_interval, resamples
 from ernie_pair.retrieval.index_folder import (
+    BLOCK,
     BM25,
     BOTH,
+    MEASURED,
     RETRIEVALS,
     Answering,
+    IndexFolder,
     keep_measured,
     open_index_folder,
 )
+from ernie_pair.retrieval.questions import Known, Question, read_questions
 from ernie_pair.retrieval.search_texts import SearchFlags
 from ernie_pair.retrieval.searcher import QUERIES, RECALL_K, TextRecall, rerank
 from ernie_pair.runtime.processes.console import start_console
@@ -65,7 +67,6 @@ RERANKED = ", reranked"
 MOST_LOST = 50  # questions that are listed of a stage
 SAMPLES, SEED = 1000, 1234  # resamples of the questions
 DIGITS = 6
-Known = Mapping[str, object]  # {id of a text: its answer}
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +79,13 @@ class EvaluateSearchConfig(SearchFlags):
 
     input_file: str = file_option(
         help="a table or JSON of questions, each with the id of a text of the index that answers it; several "
-        "rows of a question: any of their texts does"
+        "rows of a question: any of their texts does; or query, pos and neg in JSON; or queries with ids, "
+        "for --relevant"
+    )
+    relevant: str = file_option(
+        "",
+        help="which texts answer the queries of --input_file, by their ids: judgements of TREC or BEIR; "
+        "empty: --input_file says it",
     )
     model_path: str = model_folder_option(
         "", help="pair classifier that reranks the texts found, as a stage of its own; empty: none"
@@ -95,14 +102,6 @@ class EvaluateSearchConfig(SearchFlags):
         help="write the thresholds of --at_precision beside the index, where search and serve obey them: "
         "below there is no answer",
     )
-
-
-class Question(NamedTuple):
-    """A text that is searched for, the ids of the texts that answer it, and the line of the first."""
-
-    text: str
-    answers: List[str]
-    line: int
 
 
 class Stage(NamedTuple):
@@ -128,7 +127,7 @@ def evaluate_search(config: EvaluateSearchConfig) -> Dict[str, Any]:
     highest mrr. Raises an ErniePairError; InputError where --save_threshold has nothing to save.
     """
     start_console(World())
-    measured = measured_once("evaluate search", config, _measure)
+    measured = measured_once("evaluate search", config, _measure, MEASURED)
     say(f"{counted(measured['questions'], 'question')} search {counted(measured['texts'], 'text')}")
     for name, stage in measured["stages"].items():
         metrics = "  ".join(f"{metric} {stage[metric]:.4f}" for metric in METRICS)
@@ -174,7 +173,9 @@ def _save(config: EvaluateSearchConfig, measured: Dict[str, Any]) -> None:
 def _measure(config: EvaluateSearchConfig) -> Dict[str, Any]:
     folder = open_index_folder(Path(config.index))
     known = {folder.ids[place]: folder.answer_of(place) for place in range(len(folder.ids))}
-    questions = read_questions(config, known)
+    about = Known(config.index, known, partial(_ids_of_texts, folder))
+    rules = LineRules(place=config.place)
+    questions = read_questions(Path(config.input_file), config.relevant, about, rules, config.text_columns)
     made, stages = folder.manifest.retrieval, {}
     same: Dict[str, Any] = {"threads": config.threads, "batch_tokens": config.batch_tokens}
     model, options = config.embedding_model, EmbedderOptions(**same)
@@ -197,7 +198,7 @@ def _measure(config: EvaluateSearchConfig) -> Dict[str, Any]:
         shown_stages[name]["answering"] = _threshold_of(stage, config.at_precision)
     return {
         "questions": len(questions),
-        "unanswerable": sum(not one.answers for one in questions),
+        "unanswerable": sum(not one.grades for one in questions),
         "texts": folder.manifest.texts,
         "fingerprint": folder.manifest.fingerprint,
         "reranker": "" if scorer is None else scorer.identity[0],
@@ -206,30 +207,14 @@ def _measure(config: EvaluateSearchConfig) -> Dict[str, Any]:
     }
 
 
-def read_questions(config: EvaluateSearchConfig, known: Known) -> List[Question]:
-    """Return the questions of ``input_file``. Raises InputError for one without an id that the index has."""
-    path, rules = Path(config.input_file), LineRules(place=config.place)
-    columns = config.text_columns._replace(may_lack_ids=True)
-    if not path.is_file() or not has_ids(path, rules, columns):
-        raise InputError(
-            f"{path}: no column of ids; give a table of questions and the ids of their answers, and "
-            f"name its columns where it has no header: {again_with({}, text_column='1', id_column='2')}"
-        )
-    questions: Dict[str, Question] = {}
-    for row in read_texts(path, rules=rules, columns=columns):
-        question = questions.setdefault(row.text, Question(row.text, [], row.line))
-        if not row.has_id:
-            continue
-        if row.id not in known:
-            raise InputError(f"{path}:{row.line}: {config.index} has no text with the id {shown(row.id)}")
-        if row.id not in question.answers:
-            question.answers.append(row.id)
-    if not any(question.answers for question in questions.values()):
-        raise InputError(f"{path} holds no question that a text answers; give one in every row")
-    return list(questions.values())
+def _ids_of_texts(folder: IndexFolder) -> Dict[str, str]:
+    texts = (text for chunk in folder.texts.chunks(BLOCK) for text in chunk)
+    return {text: folder.ids[place] for place, text in enumerate(texts)}
 
 
-def _search(texts: TextRecall, questions: List[Question], known: Known, scorer: PairScorer | None) -> Stage:
+def _search(
+    texts: TextRecall, questions: List[Question], known: Mapping[str, object], scorer: PairScorer | None
+) -> Stage:
     """Return what is found of each question, by ``scorer`` if that is given."""
     values, found, scored, started = [], [], [], time.perf_counter()
     with CountProgress(len(questions), "question") as progress:
@@ -239,7 +224,9 @@ def _search(texts: TextRecall, questions: List[Question], known: Known, scorer: 
                 if scorer is not None and hits:
                     scores = scorer.score([(question.text, hit.text) for hit in hits])
                     hits = rerank(hits, scores, len(hits))
-                right = {known[name] for name in question.answers}
+                right: Dict[object, float] = {}
+                for name, grade in question.grades.items():
+                    right[known[name]] = max(grade, right.get(known[name], 0.0))
                 values.append(values_of(right, [known[hit.id] for hit in hits]))
                 found.append(hits[0].text if hits else "")
                 scored.append((hits[0].score, known[hits[0].id] in right) if hits else (-np.inf, False))
@@ -249,8 +236,8 @@ def _search(texts: TextRecall, questions: List[Question], known: Known, scorer: 
     return Stage(np.array(values), scores, is_right, found, milliseconds)
 
 
-def values_of(answers: Collection[object], found: Sequence[object]) -> List[float]:
-    """Return the METRICS of a question: its ``answers`` beside what was ``found``, the best first.
+def values_of(answers: Mapping[object, float], found: Sequence[object]) -> List[float]:
+    """Return the METRICS of a question: {answer: grade} beside what was ``found``, the best first.
 
     They are NaN for a question without an answer.
     """
@@ -258,8 +245,10 @@ def values_of(answers: Collection[object], found: Sequence[object]) -> List[floa
         return [math.nan] * len(METRICS)
     is_answer = np.array([one in answers for one in found] + [False])
     first = int(is_answer.argmax()) + 1 if is_answer.any() else 0
-    gains = 1 / np.log2(np.arange(2, 12))
-    ndcg = gains[: len(is_answer)] @ is_answer[:10] / gains[: len(answers)].sum()
+    discounts = 1 / np.log2(np.arange(2, 12))
+    gains = [answers.get(one, 0.0) for one in found[:10]]
+    best = sorted(answers.values(), reverse=True)[:10]
+    ndcg = float(discounts[: len(gains)] @ gains / (discounts[: len(best)] @ best))
     recall = [is_answer[:most].sum() / len(answers) for most in (1, 10)]
     precisions = is_answer.cumsum() / np.arange(1, len(is_answer) + 1)
     mean = precisions @ is_answer / len(answers)
@@ -313,7 +302,7 @@ def _threshold_of(stage: Stage, asked: float) -> Dict[str, Any]:
 
 def _describe(stage: Stage, first: np.ndarray, questions: Sequence[Question]) -> Dict[str, Any]:
     """Return the means of a stage, their intervals, the gain over the ``first`` one, and what it loses."""
-    asked = np.flatnonzero([bool(one.answers) for one in questions])
+    asked = np.flatnonzero([bool(one.grades) for one in questions])
     values, before, counts = stage.values[asked], first[asked], _shares_of(len(asked))
     means, mrr = values.mean(axis=0), METRICS.index("mrr")
     drawn, gain = counts @ values, values[:, mrr] - before[:, mrr]
@@ -326,7 +315,7 @@ def _describe(stage: Stage, first: np.ndarray, questions: Sequence[Question]) ->
         "gain": np.round(gains, DIGITS).tolist(),
         "milliseconds": round(stage.milliseconds, 3),
         "lost": [
-            {"question": questions[n].text, "answers": questions[n].answers, "found": stage.found[n]}
+            {"question": questions[n].text, "answers": [*questions[n].grades], "found": stage.found[n]}
             for n in lost.tolist()
         ],
     }

@@ -124,7 +124,9 @@ def test_a_first_row_that_may_be_a_header_is_said(given, capsys):
 
 
 def test_an_id_and_a_text_are_no_header(given, capsys):
-    assert len(read(given("a.tsv", "".join(f"F00{n}\t{text}\n" for n, text in enumerate(PLAIN))))) == 30
+    for name in ("F00", "q", "s"):  # q1 and s1 are names of texts as well, but not above q2 and s2
+        rows = "".join(f"{name}{n}\t{text}\n" for n, text in enumerate(PLAIN, start=1))
+        assert len(read(given(f"{name}.tsv", rows))) == 30
     assert "no header" not in capsys.readouterr().err
     fails(
         given("n.csv", "id,数量\n1,2\n3,4\n"), "columns id, 数量 holds texts; name one: --text_column id or"
@@ -134,6 +136,7 @@ def test_an_id_and_a_text_are_no_header(given, capsys):
 def test_keys_that_are_not_read_are_said(given, capsys):
     assert read(given("a.jsonl", '{"id": 1, "text": "怎么开户", "answer": "办理"}')) == [("1", "怎么开户")]
     assert "reads text as the text and id as the id; not read: answer" in capsys.readouterr().err
+    assert read(given("beir.jsonl", '{"_id": "a1", "title": "", "text": "怎么开户"}')) == [("a1", "怎么开户")]
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a.xlsx", "a.xls", "a.parquet"])

@@ -36,7 +36,7 @@ def test_the_measures_are_those_of_scikit_learn():
     for _ in range(40):
         names = rng.permutation(30).tolist()
         answers, found = names[: rng.integers(1, 13)], rng.permutation(30)[: rng.integers(10, 31)].tolist()
-        values = values_of(answers, found)
+        values = values_of(dict.fromkeys(answers, 1.0), found)
         ranks = [place for place, name in enumerate(found, start=1) if name in answers] or [np.inf]
         expected = [
             min(ranks) <= 1,
@@ -46,7 +46,7 @@ def test_the_measures_are_those_of_scikit_learn():
         scores = [30 - found.index(name) if name in found else -1 for name in range(30)]
         ndcg = ndcg_score([[name in answers for name in range(30)]], [scores], k=10)
         np.testing.assert_allclose(values[:6], [*expected, 1 / min(ranks), ndcg], atol=1e-9)
-    assert values_of(["a", "b"], []) == [0] * len(METRICS)
+    assert values_of({"a": 1.0, "b": 1.0}, []) == [0] * len(METRICS)
 
 
 def test_stages_are_measured_with_intervals(tmp_path, made):
@@ -145,7 +145,7 @@ def test_map_is_that_of_scikit_learn():
         answers = rng.choice(30, rng.integers(1, 9), replace=False).tolist()
         scores = [-found.index(name) for name in range(30)]
         wanted = average_precision_score([name in answers for name in range(30)], scores)
-        assert values_of(answers, found)[METRICS.index("map")] == pytest.approx(wanted)
+        assert values_of(dict.fromkeys(answers, 1.0), found)[METRICS.index("map")] == pytest.approx(wanted)
 
 
 WORDS = "开户 还款 销户 挂失 转账 额度 账单 积分 分期 密码".split()
@@ -237,3 +237,64 @@ def test_a_threshold_of_another_index_is_refused(asked, change, said):
     with pytest.raises(CheckpointError, match=said) as caught:
         PairSearcher(made)
     assert "\n" not in str(caught.value)
+
+
+def test_grades_gain_as_in_scikit_learn():
+    rng = np.random.default_rng(2)
+    for _ in range(20):
+        found, grades = rng.permutation(30).tolist(), rng.integers(0, 4, 30)
+        answers = {name: float(grade) for name, grade in enumerate(grades) if grade}
+        ndcg = ndcg_score([grades], [[-found.index(name) for name in range(30)]], k=10)
+        assert values_of(answers, found)[METRICS.index("ndcg@10")] == pytest.approx(ndcg)
+
+
+JUDGED = {
+    "trec": ("q1 0 c 2\nq1 0 b 1\nq2 0 a 1\nq3 0 b 0\n", "q1\t花呗还款怎么弄\nq2\t开户要带什么\nq3\t无关\n"),
+    "beir": ("query-id\tcorpus-id\tscore\nq1\tc\t2\nq1\tb\t1\nq2\ta\t1\nq3\tb\t0\n",
+             "q1\t花呗还款怎么弄\nq2\t开户要带什么\nq3\t无关\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", JUDGED)
+def test_judgements_of_others_are_read(tmp_path, made, kind):
+    judged, queries = JUDGED[kind]
+    (tmp_path / "qrels.tsv").write_text(judged, encoding="utf-8")
+    (tmp_path / "queries.tsv").write_text(queries, encoding="utf-8")
+    flags = {"index": str(made), "input_file": str(tmp_path / "queries.tsv")}
+    found = evaluate(**flags, relevant=str(tmp_path / "qrels.tsv"))
+    plain = evaluate(index=str(made), input_file=questions(tmp_path, [("花呗还款怎么弄", "c"),
+        ("花呗还款怎么弄", "b"), ("开户要带什么", "a"), ("无关", "")]))  # fmt: skip
+    assert found["questions"] == 3 and found["unanswerable"] == 1
+    assert found["stages"]["bm25"]["map"] == plain["stages"]["bm25"]["map"]
+    cases = [
+        ("q1 0 c 1\nq9 0 a 1\n", r"queries.tsv:2: .*qrels.tsv judges no text for the query \"q2\""),
+        (judged + "q1 0 zzz 1\n", r"qrels.tsv:\d: .* has no text with the id \"zzz\""),
+        (judged + "q9 0 a 1\n", r'has no query with the id "q9"'),
+        (judged + "q1 0 c 1\n", "are judged twice; keep one line"),
+        (judged + "q1 c\n", r"qrels.tsv:\d: not QUERY 0 TEXT GRADE"),
+    ]
+    for content, said in cases:
+        (tmp_path / "qrels.tsv").write_text(content, encoding="utf-8")
+        with pytest.raises(InputError, match=said) as caught:
+            evaluate(**flags, relevant=str(tmp_path / "qrels.tsv"))
+        assert "\n" not in str(caught.value)
+
+
+def test_positives_of_flag_embedding_are_read(tmp_path, made):
+    path = tmp_path / "asked.jsonl"
+    rows = [{"query": "花呗还款怎么弄", "pos": ["花呗怎么还款", "如何还款"], "neg": ["怎么开户"]}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    found = evaluate(index=str(made), input_file=str(path))
+    assert found["questions"] == 1 and found["stages"]["bm25"]["recall@10"] == 1
+    path.write_text(json.dumps({**rows[0], "pos": ["别的"]}) + "\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"asked.jsonl:1: .*faq.index has no text \"别的\""):
+        evaluate(index=str(made), input_file=str(path))
+
+
+def test_a_threshold_is_saved_by_the_same_command_again(tmp_path, asked):
+    made, path, _ = asked
+    flags = {"at_precision": 0.8, "save_threshold": True, "output_file": str(tmp_path / "found.json")}
+    found = evaluate(index=str(made), input_file=path, **flags)
+    (made / "measured.json").unlink()
+    assert evaluate(index=str(made), input_file=path, **flags) == found
+    assert (made / "measured.json").exists()
