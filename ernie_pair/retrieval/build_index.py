@@ -363,11 +363,6 @@ class Kept(NamedTuple):
     old: IndexFolder
     rows: np.ndarray
 
-    @property
-    def size(self) -> int:
-        """Return how many texts stay."""
-        return int(np.count_nonzero(self.rows))
-
 
 def _fill(draft: Path, config: IndexConfig, work: Path, said: List[str]) -> None:
     """Write all files; ``said`` gets what a line at the end says."""
@@ -479,12 +474,9 @@ def _has_ids(config: IndexConfig, path: Path, columns: TextColumns) -> bool:
 def _write_vectors(
     draft: Path, config: IndexConfig, table: TextTable, kept: Optional[Kept], work: Path, said: List[str]
 ) -> IndexManifest:
-    """Write faiss's index of the texts in ``table``, those ``kept`` first, and return what it is.
-
-    The vectors that are kept stay as they are, unless another model makes all of them anew.
-    """
+    """Write faiss's index of the texts in ``table``, the vectors ``kept`` first, and return what it is."""
     old = None if kept is None else kept.old
-    base, begin = (None, 0) if kept is None or config.upgrade_from else (kept, kept.size)
+    base, begin = (None, 0) if kept is None or config.upgrade_from else (kept, int(kept.rows.sum()))
     vectors = _open_vectors(config, table, base, work)
     count, dim, threads = len(table), vectors.dim, config.threads or cpu_threads()
     shape = config.shape if old is None else IndexShape(old.manifest.kind, old.manifest.precision)
@@ -498,7 +490,7 @@ def _write_vectors(
             logger.info("building %s of %d vectors of %d", shape.words(count), count, dim)
             index = train_index(shape, count, dim, vectors)
         else:
-            logger.info("adding %d vectors of %d to %d", count - begin, dim, begin)
+            logger.info("%d vectors of %d stay, %d are added", begin, dim, count - begin)
             index = read_index(base.old.folder / INDEX_FILE, base.old.manifest.expected)
             keep_rows(index, base.rows)
             chunks = partial(_chunks_of, index, begin, vectors)
@@ -541,7 +533,7 @@ def _open_vectors(config: IndexConfig, table: TextTable, kept: Optional[Kept], w
     that are not finite or not of length 1, where those of the model are, InputError if ``kept`` is of
     another model.
     """
-    old, begin = (None, 0) if kept is None else (kept.old, kept.size)
+    old, begin = (None, 0) if kept is None else (kept.old, int(kept.rows.sum()))
     if config.delete and old is not None:  # none is added
         of_old = {name: getattr(old.manifest, name) for name in OF_A_MODEL}
         none = VectorFile(work, old.manifest.fingerprint, 0, old.manifest.dim, "float32", {})
@@ -617,7 +609,7 @@ def _write_texts(
             named = (name for chunk in old.ids.chunks(CHUNK) for name in chunk)
             largest = max((int(name) for name in named if name.isdecimal() and len(name) < 19), default=-1)
             first_id = max(old.manifest.texts + old.manifest.lines_left_out, largest + 1)
-            lines.extend([0] * kept.size)
+            lines.extend([0] * int(kept.rows.sum()))
             for table, before in zip(tables, filter(None, (old.texts, old.ids, old.payload))):
                 for text in compress(chain.from_iterable(before.chunks(CHUNK)), kept.rows):
                     table.append(text)

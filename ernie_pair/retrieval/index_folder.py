@@ -306,12 +306,9 @@ class IndexFolder:
     def _numbered(self, column: str) -> Tuple[Dict[str, int], np.ndarray]:
         """Return {value: its number} of a column, and the number of each text, int32 [N]."""
         known: Dict[str, int] = {}
-        numbers = np.empty(self.manifest.texts, dtype=np.int32)
         rows = chain.from_iterable(self.payload.chunks(BLOCK)) if self.payload is not None else ()
-        for place, row in enumerate(rows):
-            value = self._parsed(row, place).get(column, "")
-            numbers[place] = known.setdefault(value, len(known))
-        return known, numbers
+        values = (self._parsed(row, place).get(column, "") for place, row in enumerate(rows))
+        return known, np.fromiter((known.setdefault(one, len(known)) for one in values), np.int32)
 
     def answering_by(self, retrieval: str, reranker: str) -> Optional[Answering]:
         """Return from which score on a text is an answer, by this way of searching; None: it is not saved."""

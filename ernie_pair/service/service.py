@@ -587,13 +587,11 @@ class Service:
 
 def _recall(embedder: Optional[TextEmbedder], asked: List[Tuple[TextRecall, Any, str]]) -> List[List[Hit]]:
     """Return the hits of each (texts, their {column: value} as pairs, query); equal ones go together."""
-    groups: Dict[Any, List[str]] = {}
-    for texts, where, query in asked:
-        groups.setdefault((texts, where), []).append(query)
-    found = {}
-    for (texts, where), queries in groups.items():
+    found: Dict[Any, Any] = {}
+    for texts, where in dict.fromkeys(one[:2] for one in asked):
+        queries = [one[2] for one in asked if one[:2] == (texts, where)]
         found[texts, where] = iter(texts.recall(queries, where=dict(where), embedder=embedder))
-    return [next(found[texts, where]) for texts, where, _ in asked]
+    return [next(found[one[:2]]) for one in asked]
 
 
 def _milliseconds_since(started: float) -> float:

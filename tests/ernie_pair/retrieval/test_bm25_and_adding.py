@@ -3,7 +3,6 @@
 import json
 import os
 import resource
-import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -193,15 +192,8 @@ def test_line_numbers_go_on_behind_those_of_the_index(tmp_path, embedder):
 def test_an_addition_that_does_not_fit_changes_nothing(tmp_path, embedder):
     index_of(tmp_path, TEXTS[:60])
     before = list_content(tmp_path / "index")
-    for begin, changes, reason in (
-        (59, {}, "more.tsv:1: repeats the id of a text in the index"),
-        (60, {"embedding_model": ""}, "to add texts, give embedding_model, or their vectors"),
-        (60, {"kind": "ivf"}, "kind ivf: add keeps that of the index"),
-        (60, {"overwrite": True}, "add keeps the texts that overwrite would replace"),
-    ):
-        with pytest.raises(InputError) as refused:
-            add(tmp_path, TEXTS[60:62], begin, **changes)
-        assert reason.replace(" ", "") in str(refused.value).replace("=", "").replace(" ", "")
+    with pytest.raises(InputError, match="to add texts, give embedding_model, or their vectors"):
+        add(tmp_path, TEXTS[60:62], 60, embedding_model="")
     embedder.fingerprint = "e" * 64
     with pytest.raises(InputError, match="vectors are of another model"):
         add(tmp_path, TEXTS[60:62], 60)
@@ -210,9 +202,6 @@ def test_an_addition_that_does_not_fit_changes_nothing(tmp_path, embedder):
     with pytest.raises(InputError, match="are of another prompt"):
         add(tmp_path, TEXTS[60:62], 60)
     assert list_content(tmp_path / "index") == before
-    shutil.rmtree(tmp_path / "index")
-    with pytest.raises(InputError, match="is no index yet; make it without that flag first"):
-        add(tmp_path, TEXTS[60:62], 60)
 
 
 def test_a_killed_addition_leaves_the_index_and_goes_on(tmp_path, embedder, capfd):

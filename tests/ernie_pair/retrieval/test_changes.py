@@ -12,11 +12,11 @@ from children import python
 from tiny_search import HashEmbedder, bm25_of, index_of, texts_of, use_embedder, write_lines
 
 from ernie_pair.core.cli.cli import parse_config
-from ernie_pair.core.errors import InputError
+from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.retrieval.build_index import IndexConfig, make_index
 from ernie_pair.retrieval.index import read_index, stored_vectors
 from ernie_pair.retrieval.index_folder import open_index_folder
-from ernie_pair.retrieval.searcher import PairSearcher
+from ernie_pair.retrieval.searcher import PairSearcher, TextRecall
 
 for library in ("bm25s", "faiss", "rjieba"):
     pytest.importorskip(library)
@@ -96,7 +96,9 @@ class Checked:
         wanted = sorted((score for score in fits.values() if score != -1), reverse=True)[:10]
         assert [hit.score for hit in hits] == pytest.approx(wanted, rel=1e-4, abs=1e-6)
         assert [fits[hit.id] for hit in hits] == pytest.approx(wanted, rel=1e-4, abs=1e-6)
-        assert all((hit.text, hit.payload.get("colour", "")) == self.rows[hit.id] for hit in hits)
+        for hit in hits:
+            assert (hit.text, hit.payload.get("colour", "")) == self.rows[hit.id]
+            assert hit.score in (hit.similarity, hit.bm25)
 
 
 @pytest.mark.timeout(3000)
@@ -147,8 +149,7 @@ HEAD = "id\ttext\tcolour"
 
 
 def test_the_counts_of_a_change_are_said(tmp_path, capfd):
-    index = faq(tmp_path)
-    opened, update = PairSearcher(index), [HEAD, "q1\t今天\t绿", "q9\t明天\t", "q3\t你好\t红"]
+    index, update = faq(tmp_path), [HEAD, "q1\t今天\t绿", "q9\t明天\t", "q3\t你好\t红"]
     change(index, "update", *update)
     assert f"2 replaced, 1 added in {index}\n" in capfd.readouterr().err
     rows = content_of(index)
@@ -159,7 +160,16 @@ def test_the_counts_of_a_change_are_said(tmp_path, capfd):
     assert content_of(index) == {name: rows[name] for name in ("q2", "q1", "q9", "q3")}
     said = capfd.readouterr().err
     assert f"2 deleted, 4 left in {index}\n" in said and 'ids.txt:2: "absent" is the id of no text in' in said
-    assert [opened.search(text)[0].id for text in TEXTS[:5]] == ["q0", "q1", "q2", "q3", "q4"]  # as it was
+
+
+def test_a_reader_goes_on_with_the_state_that_it_opened(tmp_path):
+    index = faq(tmp_path)
+    opened, folder = PairSearcher(index), open_index_folder(index)
+    change(index, "update", HEAD, "q0\t怎么销户\t红")
+    assert [opened.search(text)[0].id for text in TEXTS[:5]] == ["q0", "q1", "q2", "q3", "q4"]
+    with pytest.raises(CheckpointError, match="was changed while it was opened"):
+        TextRecall(folder, None)
+    assert TextRecall.open(folder, None).recall(["销户"])[0][0].id == "q0"
 
 
 NEW = {"input_file": "a.tsv", "embedding_model": "m"}
@@ -180,7 +190,10 @@ NEW = {"input_file": "a.tsv", "embedding_model": "m"}
     ({"upgrade_from": "x"}, None, "upgrade_from needs the model to upgrade to"),
     ({"upgrade_from": "x", "embedding_model": "m", "overwrite": True}, None, "upgrade_from x is no index"),
     ({"embedding_model": "m"}, None, "input_file is missing; give a file of texts"),
-    ({**NEW, "update": True, "output_dir": "x"}, None, "update: x is no index yet"),
+    ({**NEW, "update": True, "output_dir": "x"}, None, "update: x is no index yet; make it without"),
+    ({**NEW, "add": True, "kind": "ivf"}, None, "kind ivf: add keeps that of the index"),
+    ({**NEW, "add": True, "overwrite": True}, None, "add keeps the texts that overwrite would replace"),
+    ("add", [HEAD, "q1\t今\t"], "rows.tsv:2: repeats the id of a text in the index"),
 ])  # fmt: skip
 def test_a_change_that_does_not_fit_changes_nothing(tmp_path, flag, lines, reason):
     index = faq(tmp_path)

@@ -35,13 +35,6 @@ def hashes_of(folder):
     return {name: sha256((folder / name).read_bytes()).hexdigest() for name in FILES}
 
 
-def test_a_hit_contains_its_id_text_and_similarity(tmp_path, embedder):
-    searcher = PairSearcher(index_of(tmp_path, TEXTS), "any", threads=1)
-    (hit, *others) = searcher.search(TEXTS[123], top_k=4)
-    assert (hit.id, hit.text) == ("t123", TEXTS[123]) and hit.score == pytest.approx(1, abs=1e-5)
-    assert len(others) == 3 and all(other.score == other.similarity < hit.score for other in others)
-
-
 def test_a_top_k_above_recall_k_returns_that_many_hits(tmp_path, embedder):
     searcher = PairSearcher(index_of(tmp_path, TEXTS), "any", recall_k=5, threads=1)
     for query, hits in zip(TEXTS, searcher.search_many(TEXTS[:3], top_k=120)):

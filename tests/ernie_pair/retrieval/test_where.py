@@ -9,7 +9,7 @@ from tiny_search import DIM, HashEmbedder, texts_of, write_lines
 from ernie_pair.core.errors import InputError
 from ernie_pair.retrieval.build_index import IndexConfig, make_index
 from ernie_pair.retrieval.search_texts import SearchConfig, search_texts
-from ernie_pair.retrieval.searcher import PairSearcher, TextRecall
+from ernie_pair.retrieval.searcher import PairSearcher
 
 for library in ("bm25s", "faiss", "rjieba"):
     pytest.importorskip(library)
@@ -81,22 +81,3 @@ def test_where_of_the_command_and_what_is_wrong_with_it(tmp_path, capsys):
     ):
         with pytest.raises(InputError, match=reason):
             search_texts(SearchConfig(index, text="今", where=where))
-
-
-def test_a_state_that_takes_the_place_of_another_is_opened(tmp_path, monkeypatch):
-    """The files are read one after the other: of a state that is gone, none is mixed with the next."""
-    index, other = indexed(tmp_path, retrieval="bm25"), tmp_path / "other"
-    other.mkdir()
-    monkeypatch.setitem(globals(), "ROWS", ROWS[::-1])
-    indexed(other, retrieval="bm25")
-    usual, swapped = TextRecall.__init__, []
-
-    def swapped_before(self, folder, *given, **named):
-        if not swapped:
-            swapped.append(index.rename(tmp_path / "gone"))
-            (other / "index").rename(index)
-        usual(self, folder, *given, **named)
-
-    monkeypatch.setattr(TextRecall, "__init__", swapped_before)
-    (hit,) = PairSearcher(index).search(TEXTS[0], 1)
-    assert swapped and (hit.id, hit.text) == ("t0", TEXTS[0])
