@@ -7,6 +7,7 @@ from data_tools.text.file_content import ENCODINGS
 from data_tools.text.texts import INPUT_HELP, TextFlags
 from ernie_pair.core.cli.options import (
     OverwriteFlag,
+    classes_option,
     data_option,
     devices_option,
     file_option,
@@ -149,6 +150,9 @@ class EvaluateEmbeddingConfig(OverwriteFlag, RowFlags, EmbedderFlags):
     label_map: str = data_option("", help=LABEL_MAP_HELP)
     label_range: str = data_option(
         "", help="for graded pairs: lowest and highest score, for example 0,5; empty: labels are 0 and 1"
+    )
+    at_precision: float = classes_option(
+        0.95, help="report the threshold that gives this precision, and its recall", above=0, at_most=1
     )
 
     def __post_init__(self):

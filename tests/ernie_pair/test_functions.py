@@ -140,8 +140,8 @@ def test_evaluate_follows_options_and_folder_as_the_command(folder, monkeypatch)
     found = ernie_pair.evaluate(**given, dims="all")
     assert "mrr" in found["metrics"] and found["pairs"] == 31
     assert ernie_pair.evaluate(**given) == found
-    with pytest.raises(ernie_pair.InputError, match="at_precision is not an option of EvaluateEmbedding"):
-        ernie_pair.evaluate(**given, at_precision=0.9)
+    with pytest.raises(ernie_pair.InputError, match="calibrate_on is not an option of EvaluateEmbedding"):
+        ernie_pair.evaluate(**given, calibrate_on="dev.tsv")
 
 
 def test_predict_returns_rows_and_writes_where_asked(folder, tmp_path, capfd):

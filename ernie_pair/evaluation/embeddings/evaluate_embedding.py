@@ -3,7 +3,7 @@
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from ernie_pair.core.progress import CountProgress, say
 from ernie_pair.embeddings.embed_config import EvaluateEmbeddingConfig
 from ernie_pair.embeddings.open_embedder import open_embedder
 from ernie_pair.embeddings.retrieval import RetrievalSet, build_retrieval_set, measure_retrieval
+from ernie_pair.evaluation.calibration import at_precision, threshold_curve
 from ernie_pair.evaluation.scorer import measured_once
 from ernie_pair.inference.embedder import TextEmbedder, describe_cut, unit_rows
 from ernie_pair.kernels.choice import KernelFlags
@@ -21,10 +22,12 @@ from ernie_pair.models.labels import Labels, parse_label_range
 from ernie_pair.models.model_folder import with_model_folder
 from ernie_pair.pairs.data.pair_source import PairSource, labels_for
 from ernie_pair.pairs.data.rejected import log_rejected, rejected_beside
+from ernie_pair.pairs.targets.metrics import percentile_interval
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
 
 CHUNK = 4096  # texts that are asked for at a time
+SAMPLES, SEED = 1000, 1234  # resamples of the pairs
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +42,11 @@ def evaluate_embedding(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
     for dim, metrics in found["dims"].items():
         which = [f"dim {dim}"] if len(found["dims"]) > 1 else []
         say("  ".join([*which, *(f"{name} {value:.4f}" for name, value in metrics.items())]))
+    if threshold := found["threshold"]:
+        reached = "from a similarity of {threshold:.4f} on: precision {precision:.4f} ({interval[0]:.4f} to "
+        reached += "{interval[1]:.4f}), recall {recall:.4f}, {rows} of {pairs} pairs"
+        none = "no similarity reaches precision {asked:g}; the nearest is {precision:.4f}"
+        say((reached if threshold["reached"] else none).format(**threshold))
     return found
 
 
@@ -76,8 +84,11 @@ def _measure(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
     if embedder.num_cut:
         count = len(asked.texts) * (2 if embedder.has_roles else 1)
         logger.info("%s", describe_cut(embedder, count))
+    own, as_query = (cut(rows, embedder.dim) for rows in (vectors, vectors if asking is None else asking))
+    similarities = np.einsum("nd,nd->n", as_query[asked.left], own[asked.right], dtype=np.float64)
     return {
         "metrics": by_length[embedder.dim],
+        "threshold": threshold_of_pairs(similarities, asked.labels, config.at_precision),
         "queries": len(asked.queries),
         "corpus": len(asked.corpus),
         "pairs": len(asked.labels),
@@ -86,6 +97,21 @@ def _measure(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
         "fingerprint": embedder.fingerprint,
         "computed_by": embedder.backend,
     }
+
+
+def threshold_of_pairs(scores: np.ndarray, labels: np.ndarray, asked: float) -> Optional[Dict[str, Any]]:
+    """Return from which score on pairs match with the precision ``asked``, with its interval over the pairs.
+
+    ``scores``, ``labels`` float64 [N]. {"asked", "reached", "threshold", "rows", "precision", "recall", "f1",
+    "accuracy", "interval", "pairs"}; None where the labels are not both 0 and 1.
+    """
+    if {*np.unique(labels)} != {0, 1}:
+        return None
+    chosen: Dict[str, Any] = at_precision(threshold_curve(scores, labels.astype(np.int64)), asked)
+    rows, precision = chosen["rows"], chosen["precision"]
+    # Resampled are the pairs above the threshold, of which only the number that match matters.
+    drawn = np.random.default_rng(SEED).binomial(rows, precision, SAMPLES) / rows
+    return {**chosen, "interval": percentile_interval(drawn), "pairs": len(scores)}
 
 
 def _lengths(config: EvaluateEmbeddingConfig, embedder: TextEmbedder) -> List[int]:

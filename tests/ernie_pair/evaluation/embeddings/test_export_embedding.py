@@ -21,7 +21,7 @@ from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.embeddings.embed_config import EvaluateEmbeddingConfig, ExportEmbeddingConfig
 from ernie_pair.embeddings.open_embedder import EmbedderOptions, open_embedder
 from ernie_pair.evaluation.embeddings import export_embedding as exporting
-from ernie_pair.evaluation.embeddings.evaluate_embedding import evaluate_embedding
+from ernie_pair.evaluation.embeddings.evaluate_embedding import evaluate_embedding, threshold_of_pairs
 from ernie_pair.evaluation.embeddings.export_embedding import export_embedding
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.kernels.choice import KernelFlags
@@ -186,7 +186,11 @@ def test_trained_and_exported_metrics_agree_at_every_dim(folder, tmp_path, capsy
         evaluate_embedding(EvaluateEmbeddingConfig(model_path=str(folder / name), **flags))
         found[name] = json.loads(output.read_text())
         lines = capsys.readouterr().out.splitlines()
-        assert [line.split("  ")[0] for line in lines] == ["dim 8", "dim 32"]
+        assert [line.split("  ")[0] for line in lines[:2]] == ["dim 8", "dim 32"]
+        threshold = found[name]["threshold"]
+        said = "from a similarity of" if threshold["reached"] else "no similarity reaches precision 0.95"
+        assert lines[2].startswith(said)
+        assert threshold["interval"][0] <= threshold["precision"] <= threshold["interval"][1]
         assert f"mrr {found[name]['dims']['8']['mrr']:.4f}" in lines[0]
     assert found["model"]["dims"] == found["ship"]["dims"]
     assert list(found["ship"]["dims"]) == ["8", "32"] and found["ship"]["queries"] == 30
@@ -216,3 +220,17 @@ def test_a_named_length_above_dim_is_refused(folder, tmp_path):
     assert not (tmp_path / "x.json").exists()
     evaluate_embedding(ask(dims="all"))
     assert list(json.loads((tmp_path / "x.json").read_text())["dims"]) == ["8"]
+
+
+def test_the_similarity_of_a_precision_is_that_of_the_curve():
+    rng = np.random.default_rng(3)
+    labels = (rng.random(400) < 0.4).astype(np.float64)
+    scores = rng.normal(size=400) * 0.3 + labels * 0.4 - 0.5  # cosines may be negative
+    found = threshold_of_pairs(scores, labels, 0.8)
+    called = scores >= found["threshold"]
+    assert found["reached"] and found["rows"] == called.sum() and found["pairs"] == 400
+    assert found["precision"] == pytest.approx(labels[called].mean()) and found["precision"] >= 0.8
+    assert found["recall"] == pytest.approx(called[labels == 1].mean())
+    assert found["interval"][0] < found["precision"] < found["interval"][1]
+    assert threshold_of_pairs(scores, np.ones(400), 0.8) is None
+    assert threshold_of_pairs(scores, labels * 2.5, 0.8) is None
