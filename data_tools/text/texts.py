@@ -135,6 +135,11 @@ class TextFlags(SheetFlags):
         return {name: value for name, value in zip(READ_AS, values) if value not in ("", None)}
 
 
+def columns_in(text: str) -> Tuple[str, ...]:
+    """Return the names in the text of --payload_columns, separated by commas, each once."""
+    return tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
+
+
 class NamedText(NamedTuple):
     """A text and its name, and what rides along, without what is empty."""
 

@@ -42,7 +42,7 @@ from ernie_pair.deployment.judge_precision import (
     judge,
     judging_pairs,
 )
-from ernie_pair.deployment.onnx_gpu import GpuGraph
+from ernie_pair.deployment.onnx_gpu import ON_A_GPU, GpuGraph
 from ernie_pair.inference.backends import open_backend
 from ernie_pair.inference.exported_model import (
     EXPORT_FORMAT,
@@ -118,6 +118,7 @@ def card_of_exported(
     told = {"verdict": exported.verdict, "caution": exported.learned_nothing}
     facts.update({what: words for what, words in told.items() if words})
     facts["largest difference"] = ", ".join(f"{name} {value:.3g}" for name, value in differences.items())
+    facts.update(ON_A_GPU if GPU in differences else {})
     on, metrics = source.measured
     card = ModelCard(title=title, facts=facts, commands=commands, python=python)
     return replace(card, data=source.data, metrics=metrics, measured_on=on)

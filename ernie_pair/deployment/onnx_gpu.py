@@ -27,6 +27,8 @@ from ernie_pair.runtime.paddle_patches.layers import epsilon_of, gelu_new, runs_
 
 MARK = "Asinh"  # an operator that no encoder has
 FUSED = "com.microsoft"
+# Of a model card.
+ON_A_GPU = {"on a GPU": f"--device gpu asks {GPU_FILES[0]}; it takes the extra gpu-predict"}
 PADDED, PACKED, EITHER = "padded", "packed", "either"
 # On an H200 rows of more tokens are faster with padding, unless that is more than a fifth of a batch.
 PACKED_LENGTH, FULL_PARTS = 112, (5, 4)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Optional, Tuple
 
 from data_tools.text.file_content import ENCODINGS
-from data_tools.text.texts import INPUT_HELP, TextFlags
+from data_tools.text.texts import INPUT_HELP, TextFlags, columns_in
 from ernie_pair.core.cli.options import (
     OverwriteFlag,
     classes_option,
@@ -113,7 +113,7 @@ class EmbedConfig(OverwriteFlag, RayFlags, TextFlags, EmbedderFlags):
     @property
     def payload(self) -> Tuple[str, ...]:
         """Return the columns that ride along."""
-        return tuple(name.strip() for name in self.payload_columns.split(",") if name.strip())
+        return columns_in(self.payload_columns)
 
     @property
     def options(self) -> EmbedderOptions:
@@ -184,8 +184,8 @@ class ExportEmbeddingConfig(OverwriteFlag):
     format: Literal["onnx", "onnx-gpu"] = model_option(
         "onnx", help="onnx-gpu: also write a file of operators that only a GPU has"
     )
-    precision: Literal["fp16", "bf16", "fp32"] = precision_option(
-        "fp16", help="of the file for a GPU; their drift is reported", only_with="format=onnx-gpu"
+    precision: Literal["auto", "fp16", "bf16", "fp32"] = precision_option(
+        "auto", help="of the file for a GPU, auto: fp16; its drift is reported", only_with="format=onnx-gpu"
     )
 
     def __post_init__(self):
@@ -194,6 +194,11 @@ class ExportEmbeddingConfig(OverwriteFlag):
             raise InputError(
                 "--quantize int8 and --format onnx-gpu make other vectors each; export a folder for each"
             )
+
+    @property
+    def gpu_precision(self) -> str:
+        """Return the precision of the file for a GPU."""
+        return "fp16" if self.precision == "auto" else self.precision
 
 
 def check_two_classes(label_map: str) -> None:

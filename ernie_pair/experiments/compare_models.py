@@ -97,11 +97,12 @@ def compare_models(config: CompareModelsConfig) -> None:
         has_int8 = config.int8 == "all" or (config.int8 == "last" and number == len(folders))
         exported, spec = _export(config, name, folder, has_int8), sources[name].spec
         for shown, backend in ((name, FLOAT), (f"{name} int8", INT8))[: 1 + has_int8]:
-            predictors[shown] = PairPredictor(exported, backend, config.threads)
+            predictors[shown] = PairPredictor(exported, backend, config.threads, device=config.device)
             sizes[shown] = f"{spec.num_layers} x {spec.hidden_size}"
     table = compare(predictors, sizes, pairs, config)
     content = {"input_file": original_value(config.input_file), "sha256": pairs.sha256, "rows": len(pairs)}
-    content.update(threads=config.threads or cpu_threads(), models=table)
+    device = next(iter(predictors.values())).device
+    content.update(threads=config.threads or cpu_threads(), device=device, models=table)
     with results.published() as drafts:
         text = write_table(drafts, content)
     replace_config(Path(config.output_dir), "compare models", config)
@@ -191,7 +192,8 @@ def write_table(files: Sequence[Path], content: Dict[str, Any]) -> str:
     heads = list(CELLS)
     rows = [[cell(model) for cell in CELLS.values()] for model in content["models"]]
     heads[7] = heads[5]  # the two intervals have the same head
-    threads = counted(content["threads"], "thread")
+    device = content.get("device", "cpu")
+    threads = counted(content["threads"], "thread") if device == "cpu" else device
     title = f"{content['rows']} pairs of {content['input_file']}, ONNX Runtime, {threads}"
     markdown = f"{in_markdown(title)}\n\n{markdown_table(heads, rows)}\n"
     text.write_text(markdown, encoding="utf-8")

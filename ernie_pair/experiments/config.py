@@ -8,6 +8,7 @@ from ernie_pair.core.cli.options import (
     OverwriteFlag,
     data_option,
     defaults_of,
+    devices_option,
     evaluation_option,
     file_option,
     model_folder_option,
@@ -202,7 +203,7 @@ class CompareConfig(OverwriteFlag):
 
 @dataclass(frozen=True)
 class CompareModelsConfig(ColumnFlags, OverwriteFlag):
-    """Compare trained classifiers, exported, in ONNX Runtime on this machine's CPU.
+    """Compare trained classifiers, exported, in ONNX Runtime on this machine.
 
     Each predicts its most probable class; saved thresholds do not count.
     """
@@ -230,3 +231,9 @@ class CompareModelsConfig(ColumnFlags, OverwriteFlag):
     )
     seed: int = evaluation_option(1234, help="seed of the resamples", at_least=0)
     threads: int = speed_option(0, help=THREADS_HELP, unit="threads", at_least=0)
+    device: Literal["cpu", "gpu", "gpu:N"] = devices_option("cpu", help="where the exported models run")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.device != "cpu" and self.int8 != "none":
+            raise InputError(f"--device {self.device}: int8 runs on the CPU; add --int8 none")

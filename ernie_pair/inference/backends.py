@@ -157,14 +157,17 @@ class OnnxBackend:
         """Return the logits, float32 [B, C], of token ids and token types, int64 [B, S] each.
 
         Where the memory of a card has no room, half of the rows are asked at a time. Raises MachineError
-        where it has none for one of them.
+        where it has none for one of them, and for whatever else fails on a card.
         """
         feed = {"input_ids": input_ids, "token_type_ids": token_type_ids}
         try:
             return self._session.run([self.output], feed)[0]
         except Exception as error:
             if FULL not in str(error):
-                raise
+                if self.where == "cpu" or isinstance(error, (TypeError, ValueError)):
+                    raise
+                cure = "see nvidia-smi, or pass --device cpu"
+                raise MachineError(f"{self.where}: {_last_line(error)}; {cure}") from None
             if len(input_ids) == 1:
                 rows, tokens = input_ids.shape
                 raise MachineError(

@@ -26,6 +26,7 @@ from data_tools.text.texts import (
     TextColumns,
     TextFlags,
     check_unique_ids,
+    columns_in,
     has_ids,
     read_texts,
 )
@@ -247,7 +248,7 @@ class IndexConfig(OverwriteFlag, BatchTokensFlag, TextFlags):
     @property
     def payload(self) -> Tuple[Tuple[str, ...], str]:
         """Return the columns that ride along, and the one of them that answers, or ''."""
-        named = [each.strip() for each in self.payload_columns.split(",") if each.strip()]
+        named = columns_in(self.payload_columns)
         names = [each.removeprefix(DECLARED).strip() for each in named]
         answers = [name for name, each in zip(names, named) if name != each]
         answers += [name for name in names if name in ANSWERS]

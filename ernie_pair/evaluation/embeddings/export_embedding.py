@@ -19,7 +19,7 @@ from ernie_pair.core.files.atomic_folder import MADE, README, check_replaceable
 from ernie_pair.core.files.json_file import write_json
 from ernie_pair.core.files.results import Results, settings_of
 from ernie_pair.deployment import formats
-from ernie_pair.deployment.onnx_gpu import GpuGraph
+from ernie_pair.deployment.onnx_gpu import ON_A_GPU, GpuGraph
 from ernie_pair.embeddings.embed_config import ExportEmbeddingConfig
 from ernie_pair.embeddings.open_embedder import settings_of_model
 from ernie_pair.inference.backends import OnnxBackend
@@ -111,13 +111,13 @@ def _fill(
     note = f"onnx {difference:.3g}"
     if config.format == GPU:
         for_gpu = GpuGraph(model, layer, VECTORS)
-        for_gpu.write(draft, config.precision)
+        for_gpu.write(draft, config.gpu_precision)
         files = {path.name: sha256_of_file(path) for path in sorted(draft.iterdir())}
         settings = replace(settings, files=files)
         facts["parity"][GPU] = difference = for_gpu.difference(batches, expected, cpu_threads())
-        with for_gpu.twin(config.precision, cpu_threads()) as twin:
-            facts[config.precision] = drift = _drift(twin, batches, expected)
-        note += f", {GPU} {difference:.3g}; {_describe_drift(config.precision, drift)}"
+        with for_gpu.twin(config.gpu_precision, cpu_threads()) as twin:
+            facts[config.gpu_precision] = drift = _drift(twin, batches, expected)
+        note += f", {GPU} {difference:.3g}; {_describe_drift(config.gpu_precision, drift)}"
         logger.info("%s, with its rounding on this CPU", note)
     if config.quantize == "int8":
         formats.write_int8(draft)
@@ -136,6 +136,7 @@ def _fill(
         "pooling": settings.pooling,
         "tokens per text": str(settings.max_seq_len),
         "largest difference": note,
+        **(ON_A_GPU if config.format == GPU else {}),
     }
     title = f"An embedding model of the family {model.family}, exported"
     folder = Path(config.model_path)

@@ -111,6 +111,7 @@ def test_the_export_says_how_it_was_judged(folder, tmp_path, capfd, monkeypatch)
     assert 0 < facts["fp16"]["largest_difference"] < 0.05
     model = onnx.load(str(exported / GPU_FILES[0]))
     assert [(prop.key, prop.value) for prop in model.metadata_props] == [("precision", "fp16")]
+    assert "device gpu asks model.gpu.onnx" in (exported / "README.md").read_text()
     assert "fp16: judged by its rounding on this CPU" in capfd.readouterr().err
     predictor = PairPredictor(exported)
     assert predictor.backend == "onnx" and np.isfinite(predictor.logits(random_texts(3))).all()

@@ -13,7 +13,7 @@ from ernie_pair import PairPredictor, distill, load_config
 from ernie_pair.core.cli.cli import exit_code_of, run_command
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.atomic_files import CONFIG_YAML
-from ernie_pair.experiments.compare_models import CompareModelsConfig, compare_models
+from ernie_pair.experiments.compare_models import CompareModelsConfig, compare_models, write_table
 from ernie_pair.models.source import open_model
 from ernie_pair.pairs.data.pair_source import read_pairs
 from ernie_pair.pairs.targets.metrics import percentile_interval, resamples
@@ -103,6 +103,7 @@ BAD = [
     ({"input_file": "bare.tsv"}, "bare.tsv:1: no label; each row needs one of 0, 1"),
     ({"models": "a=one b=encoder"}, "encoder holds no classifier, only an encoder; train one with"),
     ({"models": "a=one b=shipped"}, "shipped holds an exported model, which has no weights to load"),
+    ({"device": "gpu:1"}, "--device gpu:1: int8 runs on the CPU; add --int8 none"),
     ({"models": "a=one b=other"}, "a tells 0, 1 apart and b no, yes"),
 ]
 
@@ -138,6 +139,15 @@ def test_a_comparison_on_stdin_mentions_no_temporary_file(tmp_path, folder, monk
     assert load_config(CompareModelsConfig, out / CONFIG_YAML).input_file == "-"
     written = [path for path in out.rglob("*") if path.suffix in (".yaml", ".md", ".html", ".json")]
     assert not [path for path in written if "/ernie-pair-" in path.read_text(encoding="utf-8")]
+
+
+def test_the_models_are_opened_on_the_device_that_is_asked_for(tmp_path, folder):
+    config = config_of(folder, output_dir=str(tmp_path / "table"), device="gpu:1", int8="none")
+    with pytest.raises(InputError, match="device gpu: this ONNX Runtime has no CUDA; pip uninstall"):
+        compare_models(config)
+    content = {"rows": 2, "input_file": "dev.tsv", "threads": 2, "device": "gpu:1, by CUDA", "models": []}
+    shown = write_table([tmp_path / name for name in ("a.json", "a.md", "a.html")], content)
+    assert "2 pairs of dev.tsv, ONNX Runtime, gpu:1, by CUDA" in shown
 
 
 def test_int8_can_be_requested_for_all_models_or_none(tmp_path, folder):

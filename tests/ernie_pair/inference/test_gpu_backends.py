@@ -57,7 +57,7 @@ def fake_paddle(is_cuda=True):
 
 
 def fake_onnxruntime(available, started=(CUDA_PROVIDER, CPU), room=1 << 20):
-    made, asked, loaded = [], [], []
+    made, asked, loaded, failure = [], [], [], []
 
     class Session:
         def __init__(self, path, options, providers):
@@ -74,6 +74,8 @@ def fake_onnxruntime(available, started=(CUDA_PROVIDER, CPU), room=1 << 20):
         def run(self, names, feed):
             rows, tokens = feed["input_ids"].shape
             asked.append(rows)
+            if failure:
+                raise RuntimeError(f"Non-zero status code:\n{failure[0]}")
             if rows * tokens > room:
                 raise RuntimeError("BFCArena: Failed to allocate memory for requested buffer of size 9")
             return [feed["input_ids"][:, :1].astype(np.float32)]
@@ -89,6 +91,7 @@ def fake_onnxruntime(available, started=(CUDA_PROVIDER, CPU), room=1 << 20):
         made=made,
         asked=asked,
         loaded=loaded,
+        failure=failure,
     )
 
 
@@ -181,6 +184,9 @@ def test_the_file_for_cards_is_asked_in_parts_that_fit(libraries, exported):
     assert onnxruntime.asked == [7, 3, 1, 2, 4, 2, 2]
     with pytest.raises(MachineError, match="gpu:0, by CUDA: no memory for 1 row of 11 tokens; stop what"):
         backend.logits(np.zeros((2, 11), np.int64), np.zeros((2, 11), np.int64))
+    onnxruntime.failure.append("CUDA failure 700: an illegal memory access was encountered")
+    with pytest.raises(MachineError, match="gpu:0, by CUDA: CUDA failure 700: .*; see nvidia-smi, or pass"):
+        backend.logits(ids, ids)
     libraries(onnxruntime=fake_onnxruntime([CUDA_PROVIDER], started=()))
     with pytest.raises(InputError, match="ONNX Runtime 1.19.2 lacks bfloat16; update it to 1.24, or export"):
         backends.open_backend(exported, GPU, 1, "fp32", "gpu")

@@ -169,6 +169,7 @@ def test_a_file_for_cards_is_judged_by_what_a_cpu_has_of_it(tmp_path, pooling):
     trained, exported = (open_embedder(tmp_path / name) for name in ("model", "ship"))
     assert exported.backend == "onnx" and exported.fingerprint == trained.fingerprint
     assert "model.gpu.onnx" in exported.settings.files
+    assert "device gpu asks model.gpu.onnx" in (tmp_path / "ship" / "README.md").read_text()
 
 
 def test_a_command_shows_no_warnings_of_paddles_own_code(folder, tmp_path):
