@@ -20,7 +20,7 @@ from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-def
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, TypeVar
 
-from ernie_pair.core.errors import ErniePairError, MachineError
+from ernie_pair.core.errors import ErniePairError, InputError, MachineError, counted
 from ernie_pair.core.installation import import_optional
 from ernie_pair.core.run_module import RUN_MODULE
 
@@ -176,13 +176,18 @@ def require_ray(address: str = ""):
 
 
 def ray_map(
-    function: Callable[[Item], Result], items: Iterable[Item], workers: int, address: str = ""
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    workers: int,
+    address: str = "",
+    on_gpus: bool = False,
 ) -> Iterator[Result]:
     """Map ``function`` over ``items`` by at most ``workers`` tasks of Ray at a time.
 
     ``address``: HOST:PORT of a cluster; empty: a local Ray, started for this call. ``function``, its items
-    and results are pickled; the workers import the modules of their types. What ``function`` raises is raised
-    here, in place of its result. Raises MachineError if Ray, a cluster or a task cannot be started.
+    and results are pickled; the workers import the modules of their types. ``on_gpus``: each worker is an
+    actor, and sees one GPU, which it has alone. What ``function`` raises is raised here, in place of its
+    result. Raises MachineError if Ray, a cluster or a task cannot be started, InputError for too few GPUs.
     """
     ray = require_ray(address)
     where: Dict[str, Any] = {"address": address}
@@ -198,7 +203,11 @@ def ray_map(
             what = f"the cluster at --ray_address {address}"
             hint = "fix that, set RAY_AUTH_MODE=token if it has a token"
         raise MachineError(f"{what} cannot be used ({why}); {hint}, or pass --engine local") from None
-    tasks = _Tasks(ray, function, workers)
+    try:
+        tasks = _Tasks(ray, function, workers, on_gpus)
+    except BaseException:
+        ray.shutdown()
+        raise
     try:
         yield from in_order(tasks.submit, tasks.result_of, items, workers * IN_FLIGHT_PER_WORKER)
     finally:
@@ -219,20 +228,40 @@ def _in_root() -> Iterator[None]:
         os.chdir(folder)
 
 
+class _OnGpu:
+    """An actor, which keeps its GPU: a task would leave it after each call, and with it the model there."""
+
+    def call(self, function: Callable, item):
+        return function(item)
+
+
 class _Tasks:
     """Calls of ``function``, of which at most ``workers`` are unfinished."""
 
-    def __init__(self, ray, function: Callable, workers: int):
-        self._ray, self._workers = ray, workers
-        self._function = ray.put(function)
-        self._task = ray.remote(max_retries=3)(lambda of_all, item: of_all(item))
-        self._running: List = []
+    def __init__(self, ray, function: Callable, workers: int, on_gpus: bool):
+        self._ray, self._function = ray, ray.put(function)
+        if on_gpus:
+            count = int(ray.cluster_resources().get("GPU", 0))
+            if workers > count:
+                raise InputError(
+                    f"--workers {workers}: Ray sees {counted(count, 'GPU')}, and each takes one; "
+                    + (f"use --workers {count}" if count else "pass --device cpu")
+                )
+            kind = ray.remote(num_gpus=1, max_restarts=3, max_task_retries=3)(_OnGpu)
+            self._actors = [kind.remote() for _ in range(workers)]  # they end with the last reference
+            self._idle = [actor.call for actor in self._actors]
+        else:
+            self._idle = [ray.remote(max_retries=3)(lambda of_all, item: of_all(item))] * workers
+        self._running: Dict[Any, Any] = {}  # a call: what computes it
 
     def submit(self, item):
-        if len(self._running) >= self._workers:
-            _, self._running = self._ray.wait(self._running, num_returns=1, fetch_local=False)
-        self._running.append(self._task.remote(self._function, item))
-        return self._running[-1]
+        if not self._idle:
+            (ended,), _ = self._ray.wait(list(self._running), num_returns=1, fetch_local=False)
+            self._idle.append(self._running.pop(ended))
+        worker = self._idle.pop(0)
+        call = worker.remote(self._function, item)
+        self._running[call] = worker
+        return call
 
     def result_of(self, task):
         errors = self._ray.exceptions
@@ -253,7 +282,7 @@ class _Tasks:
     def stop(self) -> None:
         """Wait for the running tasks: a `ray.cancel` just as one ends crashes Ray 2.40."""
         if self._running:
-            self._ray.wait(self._running, num_returns=len(self._running), timeout=_SECONDS_TO_LEAVE)
+            self._ray.wait(list(self._running), num_returns=len(self._running), timeout=_SECONDS_TO_LEAVE)
 
 
 POLL_SECONDS = 0.1  # until a thread that has something to hand over sees that nobody wants it any more

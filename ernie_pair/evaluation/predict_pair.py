@@ -122,6 +122,8 @@ def _predict(config: PredictConfig, final: Optional[Path]) -> Tuple[PairScorer, 
     ``final``: where it is written; None: nowhere.
     """
     config.check_ray()
+    if config.engine == "ray" and config.device == "auto":
+        config = replace(config, device="cpu")  # as its tasks
     scorer = open_scorer(config)
     refuse_class_flags(config, scorer.labels, scorer.where)
     scorer.decide_by(config.threshold, config.symmetric)
@@ -134,7 +136,7 @@ def _predict(config: PredictConfig, final: Optional[Path]) -> Tuple[PairScorer, 
         logits = logits_by_window(scorer, pairs)
     else:
         folder = str(Path(config.model_path).absolute())
-        in_tasks = replace(config, model_path=folder, output_file=os.devnull, device="cpu")
+        in_tasks = replace(config, model_path=folder, output_file=os.devnull)
         if isinstance(scorer, PairPredictor):
             in_tasks = replace(in_tasks, backend=cast(Any, scorer.backend))
         model = RayModel(_open_in_task, (in_tasks,), folder, scorer.identity, logits_of_window)

@@ -1,4 +1,4 @@
-"""Where predictions for a large file are computed: in this process, or in Ray tasks."""
+"""Where predictions for a large file are computed: in this process, or by Ray, on CPUs or GPUs."""
 
 import socket
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class RayFlags(Options):
     )
     workers: int = speed_option(
         1,
-        help="concurrent Ray tasks, each with its own model and its own part of the file",
+        help="concurrent Ray tasks, each with its own model, part of the file and, on GPUs, GPU",
         unit="tasks",
         at_least=1,
         only_with="engine=ray",
@@ -37,8 +37,9 @@ class RayFlags(Options):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.engine == "ray" and getattr(self, "device", "").startswith("gpu"):
-            raise InputError("--engine ray computes on CPUs; pass --device cpu, or --engine local")
+        device = getattr(self, "device", "cpu")
+        if self.engine == "ray" and device.startswith("gpu:"):
+            raise InputError(f"--device {device}: with --engine ray each task has a GPU; pass --device gpu")
 
     def check_ray(self) -> None:
         """Raise InputError if Ray is requested but not installed, MachineError if it does not respond."""
@@ -53,7 +54,8 @@ class RayFlags(Options):
         """Yield ``ask`` of each item, in order, here or by Ray, which pickles it."""
         if self.engine == "local":
             return map(ask, items)
-        return ray_map(ask, items, workers=self.workers, address=self.ray_address)
+        on_gpus = getattr(self, "device", "cpu") == "gpu"
+        return ray_map(ask, items, self.workers, self.ray_address, on_gpus)
 
 
 @dataclass(frozen=True)

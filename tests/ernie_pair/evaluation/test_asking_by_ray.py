@@ -1,16 +1,21 @@
 """Prediction with Ray: the same bytes as from one process, for a trained and for an exported model."""
 
+import os
 import shutil
+import signal
+import time
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from tiny_ship import random_texts, ship, write_trained
 
-from ernie_pair.core.errors import MachineError
+from ernie_pair.core.errors import InputError, MachineError
+from ernie_pair.core.process_pool import ray_map
 from ernie_pair.evaluation.inference_model import TrainedScorer
 from ernie_pair.evaluation.predict_pair import logits_of_window, predict_pair
 from ernie_pair.evaluation.scorer import load
+from ernie_pair.inference import ray_flags
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.inference.ray_flags import RayModel
 from ernie_pair.pairs.config.ask_config import PredictConfig
@@ -89,6 +94,44 @@ def test_a_model_that_is_exported_again_is_opened_again(here, tmp_path):
     other.rename(folder)
     predict_pair(PredictConfig(str(folder), **asked(here, "again.tsv")))
     assert (here / "again.tsv").read_bytes() == (here / "wanted.tsv").read_bytes() != before
+
+
+@needs_ray
+def test_each_worker_keeps_one_gpu_of_its_own(tmp_path, monkeypatch):
+    import ray
+
+    def worker_of(item):
+        time.sleep(0.2)
+        return os.environ.get("CUDA_VISIBLE_DEVICES"), os.getpid()
+
+    start = ray.init
+    monkeypatch.setattr(ray, "init", lambda **where: start(**where, num_gpus=2))  # which nobody touches
+    found = list(ray_map(worker_of, range(6), 2, on_gpus=True))
+    assert {gpu for gpu, _ in found} == {"0", "1"} and len(set(found)) == 2
+
+    def killed_once(item, mark=tmp_path / "died"):
+        if item == 1 and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return item, os.environ["CUDA_VISIBLE_DEVICES"]
+
+    assert [item for item, gpu in ray_map(killed_once, range(4), 2, on_gpus=True) if gpu] == [0, 1, 2, 3]
+    for workers, gpus, cure in ((3, 2, "use workers=2"), (1, 0, "pass device.*cpu")):
+        monkeypatch.setattr(ray, "init", lambda **where: start(**where, num_gpus=gpus))  # noqa: B023
+        with pytest.raises(InputError, match=f"workers={workers}: Ray sees {gpus} GPUs, and each.*; {cure}"):
+            list(ray_map(worker_of, range(2), workers, on_gpus=True))
+        assert not ray.is_initialized()
+
+
+@needs_ray
+def test_only_what_asks_for_gpus_gets_one(monkeypatch):
+    found, given = [], ("m", "in.tsv", "out.tsv")
+    monkeypatch.setattr(ray_flags, "ray_map", lambda *words: found.append(words[-1]))
+    for device in ("auto", "cpu", "gpu"):
+        PredictConfig(*given, engine="ray", device=device).mapped(len, [])
+    assert found == [False, False, True]
+    with pytest.raises(InputError, match="device gpu:1: with engine ray each task has a GPU; pass"):
+        PredictConfig(*given, engine="ray", device="gpu:1")
 
 
 def test_an_unreachable_ray_cluster_is_reported_first(here):
