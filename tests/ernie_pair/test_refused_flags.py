@@ -75,7 +75,7 @@ REFUSED = {
     "predict --model_path m --input_file i --output_file o --device cpu": [
         *("--workers 2", "--ray_address head:6379"),
     ],
-    "predict --model_path m --input_file i --output_file o --device gpu": ["--engine ray"],
+    "predict --model_path m --input_file i --output_file o --engine ray": ["--device gpu:1"],
     "mine --train_file t --output_file o.tsv": [
         *("--min_similarity 0.9 --max_similarity 0.5", "--min_rank 5 --max_rank 5", "--threshold 0.5"),
         "--output_file o.txt",
