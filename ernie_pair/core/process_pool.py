@@ -203,18 +203,11 @@ def ray_map(
             what = f"the cluster at --ray_address {address}"
             hint = "fix that, set RAY_AUTH_MODE=token if it has a token"
         raise MachineError(f"{what} cannot be used ({why}); {hint}, or pass --engine local") from None
-    try:
+    with ExitStack() as stack:
+        stack.callback(ray.shutdown)
         tasks = _Tasks(ray, function, workers, on_gpus)
-    except BaseException:
-        ray.shutdown()
-        raise
-    try:
+        stack.callback(tasks.stop)
         yield from in_order(tasks.submit, tasks.result_of, items, workers * IN_FLIGHT_PER_WORKER)
-    finally:
-        try:
-            tasks.stop()
-        finally:
-            ray.shutdown()
 
 
 @contextmanager

@@ -64,13 +64,7 @@ class EmbedderFlags(AskDeviceFlag, BatchTokensFlag, KernelFlags):
     def options(self) -> EmbedderOptions:
         """Return them as `open_embedder` takes them."""
         pooling = "" if self.pooling == AUTO else self.pooling
-        return EmbedderOptions(
-            self.dim,
-            pooling,
-            self.max_seq_len,
-            batch_size=self.batch_size,
-            batch_tokens=self.batch_tokens,
-        )
+        return EmbedderOptions(self.dim, pooling, self.max_seq_len, 0, self.batch_size, self.batch_tokens)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import hashlib
 import logging
 from functools import cached_property
 from pathlib import Path
-from typing import Dict, Optional, Sequence, Tuple
+from typing import Dict, Optional, Tuple
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from ernie_pair.core.errors import counted
 from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.core.files.atomic_folder import list_content
 from ernie_pair.inference.predictor import Advance, PairScorer
-from ernie_pair.inference.token_rows import WINDOW, BatchRules, EncodedPairs, encode_texts, open_tokenizer
+from ernie_pair.inference.token_rows import WINDOW, BatchRules, EncodedPairs, open_tokenizer
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.model_card import baseline_in, learned_nothing_in
 from ernie_pair.models.model_folder import resolve_model_folder
@@ -96,10 +96,6 @@ class TrainedScorer(PairScorer):
     def wait(self) -> None:
         """Wait until all processes of the ``world`` are here."""
         self.process_group.barrier()
-
-    def encode(self, left: Sequence[str], right: Sequence[str]) -> EncodedPairs:
-        """Return the pairs (left[i], right[i]) as token ids; a thread of its own may do so."""
-        return encode_texts(left, right, None, self.tokenizer, self.max_seq_len)
 
     def logits_of_rows(self, rows: EncodedPairs, advance: Optional[Advance] = None) -> np.ndarray:
         """Return the logits of pairs as token ids, float32 [N, C], the same on every process."""

@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 
 import numpy as np
 
-from data_tools.text.folder_tokenizer import FAST_TOKENIZER
+from data_tools.text.folder_tokenizer import FAST_TOKENIZER, AnyTokenizer
 from ernie_pair.core.cli.options import check_whole_numbers
 from ernie_pair.core.errors import CheckpointError, InputError, NumbersError
 from ernie_pair.core.files.arrays import sha256_of_file
@@ -41,13 +41,15 @@ class PairScorer:
     """A pair model from any folder, which is loaded once: logits, decisions and scores. Not thread-safe.
 
     A subclass opens its folder, sets ``where`` (its name in errors), ``labels`` and ``calibration`` (how its
-    logits become classes), and computes ``encode`` and ``logits_of_rows``. ``world``: the processes that
-    compute together; ``window``: how many pairs of a file are asked at a time.
+    logits become classes), ``tokenizer`` and ``max_seq_len``, and computes ``logits_of_rows``. ``world``: the
+    processes that compute together; ``window``: how many pairs of a file are asked at a time.
     """
 
     where: str
     labels: Labels
     calibration: Calibration
+    tokenizer: AnyTokenizer
+    max_seq_len: int
     shared_characters: Mapping[str, float] = {}  # thresholds of the baseline, see `best_thresholds`
     learned_nothing = ""  # why it is no better than without training
     world, window = World(), WINDOW
@@ -69,7 +71,7 @@ class PairScorer:
 
     def encode(self, left: Sequence[str], right: Sequence[str]) -> EncodedPairs:
         """Return the pairs (left[i], right[i]) as token ids; a thread of its own may do so."""
-        raise NotImplementedError
+        return encode_texts(left, right, None, self.tokenizer, self.max_seq_len)
 
     def logits_of_rows(self, rows: EncodedPairs, advance: Optional[Advance] = None) -> np.ndarray:
         """Return the logits of pairs as token ids, float32 [N, C]; see `logits_of_texts`."""
@@ -234,7 +236,8 @@ class PairPredictor(PairScorer):
             exported.file(TOKENIZER)  # checks its hash; read_spec reads it
         vocab_file = exported.file(FAST_TOKENIZER if FAST_TOKENIZER in exported.files else VOCAB)
         spec = read_spec(exported.file(CONFIG), vocab_file)
-        self._tokenizer = open_tokenizer(vocab_file, spec, exported.max_seq_len)
+        self.max_seq_len = exported.max_seq_len
+        self.tokenizer = open_tokenizer(vocab_file, spec, self.max_seq_len)
         self._backend: Any = backend
         if isinstance(backend, str):
             self._backend = open_backend(exported, backend, threads or cpu_threads(), precision, device)
@@ -278,13 +281,9 @@ class PairPredictor(PairScorer):
         words = [self.backend] + [self.precision] * (self.precision not in ("fp32", "int8"))
         return " ".join(words + [f"on {self.device}"] * (self.device != "cpu"))
 
-    def encode(self, left: Sequence[str], right: Sequence[str]) -> EncodedPairs:
-        """Return the pairs (left[i], right[i]) as token ids; a thread of its own may do so."""
-        return encode_texts(left, right, None, self._tokenizer, self.exported.max_seq_len)
-
     def logits_of_rows(self, rows: EncodedPairs, advance: Optional[Advance] = None) -> np.ndarray:
         """Return the logits of pairs as token ids, float32 [N, C]; see ``logits``."""
-        rules, longest = self.rules, self.exported.max_seq_len
+        rules, longest = self.rules, self.max_seq_len
         logits = np.zeros((len(rows), len(self.class_names)), dtype=np.float32)
         for picked in evaluation_batches(rows.lengths, BATCH_SIZE, rules):
             more = (1 << (len(picked) - 1).bit_length()) - len(picked) if rules.rounds_rows else 0
