@@ -194,16 +194,17 @@ def test_what_ends_the_process_still_does(model, error):
 
 def test_nobody_waits_for_a_queue_that_has_ended(model):
     async def main():
-        batcher = MicroBatcher([Wrong(KeyboardInterrupt())] * 2, Batching(2, 0, 100))
-        async with batcher:
-            batcher._workers[0].cancel()
-            await asyncio.sleep(0.01)
-            assert not batcher.is_alive and all(worker.done() for worker in batcher._workers)
-            with pytest.raises(BusyError):
-                await asyncio.wait_for(batcher.ask([("x", "y")]), 5)
+        batcher = await MicroBatcher([model.predict] * 2, Batching(2, 0, 100)).__aenter__()
+        await asyncio.sleep(0.01)
+        batcher._workers[0].cancel()
+        await asyncio.sleep(0.01)
+        assert not batcher.is_alive and all(worker.done() for worker in batcher._workers)
+        with pytest.raises(BusyError):
+            await asyncio.wait_for(batcher.ask([("x", "y")]), 5)
+        with pytest.raises(asyncio.CancelledError):
+            await batcher.__aexit__()
 
-    with pytest.raises(asyncio.CancelledError):
-        asyncio.run(main())
+    asyncio.run(main())
 
 
 def test_the_device_is_that_of_both_models(monkeypatch):
