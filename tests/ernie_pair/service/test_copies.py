@@ -71,9 +71,8 @@ def test_the_free_one_takes_what_waits_and_the_end_waits_too():
             gate.set()
         return texts
 
-    assert answers_of([lambda texts: gate.wait(10) and texts, free], [[n] for n in range(5)]) == [
-        [n] for n in range(5)
-    ]
+    requests = [[n] for n in range(5)]
+    assert answers_of([lambda texts: gate.wait(10) and texts, free], requests) == requests
     assert begun == [1, 2, 3, 4]
 
 
@@ -163,8 +162,7 @@ def test_metrics_tell_the_memory_of_gpus_where_there_are_some(tmp_path, monkeypa
     async def twice(client):
         return [(await client.get("/metrics")).text for _ in range(2)][1]
 
-    line = r'^ernie_pair_gpu_memory_(\w+)_bytes\{gpu="(\d+)"\} (\S+)$'
-    lines = re.findall(line, ask(Model(), twice), re.MULTILINE)
+    lines = re.findall(r'^ernie_pair_gpu_memory_(\w+)_bytes\{gpu="(\d+)"\} (\S+)$', ask(Model(), twice), re.M)
     assert {(kind, gpu): float(number) / 2**20 for kind, gpu, number in lines} == found
     if says:  # asked once for both
         asked = program.with_name("nvidia-smi.asked").read_text()
