@@ -493,6 +493,7 @@ def _open_corpus(
     if index is not None and embedder is not None and index.manifest.retrieval != BM25:
         embedder = index.fit_embedder(embedder)
         stored = stored_vectors(read_index(path / INDEX_FILE, index.manifest.expected), len(texts), SAMPLED)
+        index.check_current()
         of_parts = np.split(is_first, range(SAMPLED, len(texts), SAMPLED))
         vectors = [unit_rows(part[mask], config.corpus) for part, mask in zip(stored, of_parts)]
     return Corpus(list(compress(texts, is_first)), nodes[is_first], vectors), embedder

@@ -366,7 +366,6 @@ class Kept(NamedTuple):
 
 
 def _fill(draft: Path, config: IndexConfig, work: Path, said: List[str]) -> None:
-    """Write all files; ``said`` gets what a line at the end says."""
     old = _open_old(config) if config.change else None
     retrieval = config.retrieval if old is None else old.manifest.retrieval
     payload, answer = config.payload if old is None else (old.manifest.payload, old.manifest.answer)

@@ -130,7 +130,7 @@ class TextRecall:
         manifest, self.retrieval = folder.manifest, folder.choose_retrieval(retrieval)
         self.recall_k, self.count = min(recall_k, manifest.texts), manifest.texts
         self.payload, self.example, self.verdict = manifest.payload, folder.texts[0], folder.verdict
-        self._folder, self._embedder = folder, None
+        self._folder, self._embedder, self.check_columns = folder, None, folder.check_columns
         self._given = (embedder, recall_k, threads, breadth, retrieval, reranker)
         self.answering = None if reranker is None else self._find_answering(reranker)
         self._words = None if self.retrieval == VECTORS else WordIndex(folder.folder, self.count)
@@ -187,10 +187,6 @@ class TextRecall:
         elif folder.answering:
             logger.info("%s: its thresholds are of other ways of searching; none holds", folder.folder)
         return found
-
-    def check_columns(self, where: Mapping[str, str]) -> None:
-        """Raise InputError for a column of ``where`` that does not ride along with the texts."""
-        self._folder.check_columns(where)
 
     def recall(
         self,

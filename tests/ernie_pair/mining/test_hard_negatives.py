@@ -55,7 +55,7 @@ def models(monkeypatch):
     embedder, reranker = Vectors(), Reranker()
     use_embedder(monkeypatch, embedder)
     monkeypatch.setattr(opening, "open_embedder", lambda *given: embedder)
-    monkeypatch.setattr(mining, "load", lambda *given: reranker)
+    monkeypatch.setattr(mining, "load", lambda *given, **named: reranker)
     return reranker
 
 

@@ -33,8 +33,8 @@ def bm25_of(folder, texts=FAQ):
     return folder / "index"
 
 
-def add(folder, texts, begin, name="more.tsv", **flags):
-    path = write_lines(folder / name, (f"t{begin + place}\t{text}" for place, text in enumerate(texts)))
+def add(folder, texts, begin, **flags):
+    path = write_lines(folder / "more.tsv", (f"t{begin + place}\t{text}" for place, text in enumerate(texts)))
     make_index(IndexConfig(str(path), str(folder / "index"), add=True, **{"embedding_model": "any", **flags}))
 
 
@@ -169,14 +169,6 @@ def test_added_texts_are_found_as_if_made_at_once(tmp_path, embedder, kind, retr
         assert read_index(tmp_path / "index" / "index.faiss", folder.manifest.expected).direct_map.no()
     if kind == "flat":
         assert (whole / "index.faiss").read_bytes() == (tmp_path / "index/index.faiss").read_bytes()
-
-
-def test_texts_are_added_to_bm25_alone(tmp_path):
-    index = bm25_of(tmp_path)
-    add(tmp_path, ["怎么销户"], 0, embedding_model="")
-    assert PairSearcher(index).search("销户")[0].id == "t0" and len(open_index_folder(index).texts) == 6
-    with pytest.raises(InputError, match="was made with retrieval bm25: to add texts, take no model"):
-        add(tmp_path, ["您好"], 1, "other.tsv")
 
 
 def test_line_numbers_go_on_behind_those_of_the_index(tmp_path, embedder):

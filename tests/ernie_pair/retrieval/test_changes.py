@@ -166,10 +166,13 @@ def test_a_reader_goes_on_with_the_state_that_it_opened(tmp_path):
     index = faq(tmp_path)
     opened, folder = PairSearcher(index), open_index_folder(index)
     change(index, "update", HEAD, "q0\t怎么销户\t红")
+    change(index, "add", HEAD, "q7\t再见\t红")
+    change(index, "delete", "q4")  # so that there are as many
     assert [opened.search(text)[0].id for text in TEXTS[:5]] == ["q0", "q1", "q2", "q3", "q4"]
     with pytest.raises(CheckpointError, match="was changed while it was opened"):
         TextRecall(folder, None)
-    assert TextRecall.open(folder, None).recall(["销户"])[0][0].id == "q0"
+    found = TextRecall.open(folder, None).recall(["销户", "再见"])
+    assert [hits[0].id for hits in found] == ["q0", "q7"]
 
 
 NEW = {"input_file": "a.tsv", "embedding_model": "m"}
@@ -191,6 +194,7 @@ NEW = {"input_file": "a.tsv", "embedding_model": "m"}
     ({"upgrade_from": "x", "embedding_model": "m", "overwrite": True}, None, "upgrade_from x is no index"),
     ({"embedding_model": "m"}, None, "input_file is missing; give a file of texts"),
     ({**NEW, "update": True, "output_dir": "x"}, None, "update: x is no index yet; make it without"),
+    ({**NEW, "add": True}, None, "was made with retrieval bm25: to add texts, take no model"),
     ({**NEW, "add": True, "kind": "ivf"}, None, "kind ivf: add keeps that of the index"),
     ({**NEW, "add": True, "overwrite": True}, None, "add keeps the texts that overwrite would replace"),
     ("add", [HEAD, "q1\t今\t"], "rows.tsv:2: repeats the id of a text in the index"),
