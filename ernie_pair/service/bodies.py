@@ -119,6 +119,29 @@ class RerankBody(Body):
     model: ModelName = None
 
 
+class RerankTextsBody(Body):
+    """Texts to rank, as the clients of text-embeddings-inference (TEI) send them."""
+
+    model_config = _example(query="怎么注销信用卡", texts=["如何注销信用卡", "再见"])
+
+    query: Text
+    texts: Texts
+    return_text: Optional[bool] = Field(None, description="whether the answer repeats the texts")
+    raw_scores: Optional[bool] = Field(
+        None, description="only false: scores are probabilities where there are"
+    )
+    truncate: Optional[bool] = Field(None, description="has no effect: long texts are always cut")
+    truncation_direction: Optional[Literal["Right", "right"]] = Field(None, description="always right")
+
+
+class RankedText(BaseModel):
+    """A text and how well it matches the query, as the clients of TEI read it."""
+
+    index: int = Field(description="its position in the given `texts`, counted from 0")
+    score: float = Field(description="a probability, without classes a score")
+    text: Optional[str] = Field(None, description="absent if it was not asked for")
+
+
 _SECONDS = Field(description="from the request to the answer, the queue included")
 
 

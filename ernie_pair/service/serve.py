@@ -53,7 +53,8 @@ logger = logging.getLogger(__name__)
 class ServeConfig(BatchTokensFlag):
     """Serve a classifier, an embedding model or both over HTTP: POST /predict, /rank, /search; / to try them.
 
-    Clients of OpenAI, Cohere and Jina find /v1/embeddings, /v1/rerank and /v2/rerank; /docs documents all.
+    Clients of OpenAI, Cohere, Jina and TEI find /v1/embeddings, /v1/rerank, /v2/rerank and /rerank; /docs
+    documents all.
     """
 
     EXAMPLE = "--model_path exported --port 8000"
@@ -126,10 +127,10 @@ class ServeConfig(BatchTokensFlag):
         at_least=0,
     )
     max_pairs: int = data_option(
-        256, help="maximum pairs or candidates in one request", unit="pairs", at_least=1
+        2048, help="maximum pairs or candidates in one request", unit="pairs", at_least=1
     )
     max_chars: int = data_option(2000, help="maximum characters per text", unit="characters", at_least=1)
-    max_body_kb: int = data_option(1024, help="maximum size of a request", unit="KB", at_least=1)
+    max_body_kb: int = data_option(8192, help="maximum size of a request", unit="KB", at_least=1)
     max_waiting: int = devices_option(
         4096, help="maximum pairs in the queue; further requests are rejected", unit="pairs", at_least=1
     )

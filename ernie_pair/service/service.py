@@ -72,10 +72,12 @@ from ernie_pair.service.bodies import (
     PredictAnswer,
     PredictBody,
     RankBody,
+    RankedText,
     Ranking,
     RerankBody,
     Reranked,
     Reranking,
+    RerankTextsBody,
     SearchBody,
     describe_refusals,
 )
@@ -104,7 +106,7 @@ MISSING = {
     "/search": "the service has no index: start it with --index and --embedding_model",
     "/v1/embeddings": "the service has no embedding model: start it with --embedding_model",
     "/docs": "fastapi-offline is not installed, which draws /docs from /openapi.json: pip install it",
-    **dict.fromkeys(("/predict", "/rank", "/v1/rerank", "/v2/rerank"), NO_CLASSIFIER),
+    **dict.fromkeys(("/predict", "/rank", "/rerank", "/v1/rerank", "/v2/rerank"), NO_CLASSIFIER),
 }
 CLIENT_LEFT = 499  # only for the metrics: the client has disconnected
 DIGITS = 6
@@ -113,6 +115,8 @@ SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)  # the buckets o
 PAIRS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 GPU_SECONDS = 5.0  # for which the memory of the GPUs is taken to be as it was
 TOKENS = tuple(1 << power for power in range(4, 18, 2))
+
+REQUEST_ID, LONGEST_NAME = "x-request-id", 128  # a header of requests and of their answers
 
 logger = logging.getLogger(__name__)
 
@@ -296,7 +300,7 @@ class Service:
 
     async def answer(self, request: Request, handle: Handler) -> Response:
         """Return the answer of ``handle``, or in the form of the client why there is none; count it."""
-        path, started = request.url.path, time.perf_counter()
+        path, started, named = request.url.path, time.perf_counter(), _name_of(request)
         bounded, body = BoundedRequest(request, self.limits), self.bodies[path]
         refusing = partial(error_response, path)
         try:
@@ -317,9 +321,10 @@ class Service:
         except ENDING:
             raise
         except BaseException as error:
-            if not isinstance(error, ModelError):  # which is in the log
-                logger.error("a request to %s failed", path, exc_info=error)
+            found = None if isinstance(error, ModelError) else error  # which is in the log
+            logger.error("the request %s to %s failed", named, path, exc_info=found)
             response = refusing(RefusedError(500, "the model failed; the log of the service says why"))
+        response.headers[REQUEST_ID] = named
         self.metrics.count(path, response.status_code, time.perf_counter() - started)
         return response
 
@@ -465,6 +470,25 @@ class Service:
         """Rank documents for the clients of Cohere, the best first, by their index among those given."""
         return await self._rerank(body, returned=False)
 
+    async def rerank_texts(self, body: RerankTextsBody) -> List[RankedText]:
+        """Rank texts for the clients of text-embeddings-inference, the best first."""
+        self.limits.check(body)
+        self._check_rankable()
+        if body.raw_scores:
+            reason = (
+                "raw_scores: this service gives probabilities, or the scores of a model without; leave it out"
+            )
+            raise RefusedError(422, reason, "raw_scores")
+        scores = await self._score([(body.query, text) for text in body.texts])
+        return [
+            RankedText(
+                index=place,
+                score=round(float(scores[place]), DIGITS),
+                **({"text": body.texts[place]} if body.return_text else {}),
+            )
+            for place in best_places(scores, len(scores))
+        ]
+
     async def _rerank(self, body: RerankBody, returned: bool) -> Reranking:
         self.limits.check(body)
         _check_model(body.model, [self.served.model_name])
@@ -557,6 +581,7 @@ class Service:
         for path, answer, model in (
             ("/predict", self.predict, served.predictor),
             ("/rank", self.rank, served.predictor),
+            ("/rerank", self.rerank_texts, served.predictor),
             ("/v1/rerank", self.rerank_v1, served.predictor),
             ("/v2/rerank", self.rerank_v2, served.predictor),
             ("/v1/embeddings", self.embeddings, served.embedder),
@@ -592,6 +617,13 @@ def _recall(embedder: Optional[TextEmbedder], asked: List[Tuple[TextRecall, Any,
         queries = [one[2] for one in asked if one[:2] == (texts, where)]
         found[texts, where] = iter(texts.recall(queries, where=dict(where), embedder=embedder))
     return [next(found[one[:2]]) for one in asked]
+
+
+def _name_of(request: Request) -> str:
+    """Return the name of a request: that of its client, if it is ASCII and not long, or a new one."""
+    given = request.headers.get(REQUEST_ID, "")
+    is_name = 0 < len(given) <= LONGEST_NAME and all("!" <= character <= "~" for character in given)
+    return given if is_name else uuid.uuid4().hex
 
 
 def _milliseconds_since(started: float) -> float:

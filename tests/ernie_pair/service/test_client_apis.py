@@ -77,6 +77,43 @@ def test_a_failing_embedding_model_is_a_server_error():
     assert status == 500 and answer["error"]["type"] == "server_error"
 
 
+def test_texts_are_reranked_as_tei_does():
+    asked = {"query": "今天", "texts": TEXTS, "truncate": True, "truncation_direction": "Right"}
+    status, answer = post("/rerank", {**asked, "raw_scores": False, "return_text": True})
+    _, other = post("/v1/rerank", {"query": "今天", "documents": TEXTS})
+    assert status == 200 and [one["text"] for one in answer] == [TEXTS[one["index"]] for one in answer]
+    wanted = [(one["index"], one["relevance_score"]) for one in other["results"]]
+    assert [(one["index"], one["score"]) for one in answer] == wanted
+    _, plain = post("/rerank", asked)
+    assert all(set(one) == {"index", "score"} for one in plain)
+    status, refused = post("/rerank", {**asked, "raw_scores": True})
+    assert status == 422 and "raw_scores" in refused["error"]
+
+
+def test_a_request_keeps_its_name_or_gets_one(caplog):
+    def named(headers, model=None):
+        body = json.dumps({"pairs": [["a", "b"]]}).encode()
+        return ask(model or Model(), lambda client: client.post("/predict", content=body, headers=headers))
+
+    assert named({"X-Request-Id": "order-17"}).headers["x-request-id"] == "order-17"
+    for given in ({}, {"X-Request-Id": "a b"}, {"X-Request-Id": "x" * 129}):
+        found = [named(given).headers["x-request-id"] for _ in range(2)]
+        assert len(set(found)) == 2 and all(len(name) == 32 for name in found)
+    model = Model()
+    model.predict = lambda pairs: 1 / 0
+    answer = named({"X-Request-Id": "order-18"}, model)
+    assert answer.status_code == 500 and "the request order-18 to /predict failed" in caplog.text
+
+
+def test_a_client_of_langchain_may_send_2048_texts():
+    usual, texts = ServeConfig(model_path="m"), [f"文本{n}" for n in range(2048)]
+    limits = {"max_body": usual.max_body_kb * 1024, "max_pairs": usual.max_pairs}
+    flags = {"limits": limits, "max_waiting": usual.max_waiting}
+    status, answer = post("/v1/embeddings", {"input": texts}, **flags)
+    assert status == 200 and len(answer["data"]) == 2048
+    assert post("/v1/embeddings", {"input": [*texts, "再一条"]}, **flags)[0] == 413
+
+
 def test_documents_are_reranked_best_first():
     body = {"query": "q", "documents": ["xxx", {"text": "x"}, "xx"], "model": "ship"}
     body["max_tokens_per_doc"] = 999
