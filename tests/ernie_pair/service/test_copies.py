@@ -1,7 +1,6 @@
 """Copies of a model behind one queue, what bounds their calls, and what /metrics tells of GPUs."""
 
 import asyncio
-import os
 import re
 import threading
 from collections import Counter
@@ -157,7 +156,7 @@ def test_metrics_tell_the_memory_of_gpus_where_there_are_some(tmp_path, monkeypa
     program = tmp_path / "nvidia-smi"
     program.write_text(f'#!/bin/sh\necho "$@" >> "$0.asked"\ncat <<END\n{says}\nEND\n')
     program.chmod(0o755 if says else 0o644)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/bin")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
 
     async def twice(client):
         return [(await client.get("/metrics")).text for _ in range(2)][1]
