@@ -67,6 +67,7 @@ if TYPE_CHECKING:  # imported when a name is asked for, since most of it loads P
     from ernie_pair.pretraining.mlm.fill_mask import MaskFiller
     from ernie_pair.pretraining.pretrain import PretrainResult
     from ernie_pair.retrieval.build_index import IndexConfig
+    from ernie_pair.retrieval.duplicates import AuditDuplicatesConfig
     from ernie_pair.retrieval.evaluate_search import EvaluateSearchConfig
     from ernie_pair.retrieval.search_texts import SearchConfig
     from ernie_pair.retrieval.searcher import Hit, PairSearcher
@@ -76,6 +77,7 @@ if TYPE_CHECKING:  # imported when a name is asked for, since most of it loads P
     from ernie_pair.training.task import TrainResult
 
     # The functions of Python, which `COMMANDS` of ernie_pair.commands declares, for type checkers.
+    audit_duplicates: Callable[..., Path]
     audit_pairs: Callable[..., dict[str, Any]]
     audit_text: Callable[..., dict[str, Any]]
     build_vocab: Callable[..., Path]
@@ -101,8 +103,9 @@ if TYPE_CHECKING:  # imported when a name is asked for, since most of it loads P
     train_embedding: Callable[..., TrainResult]
 
 __all__ = [
-    "AuditConfig", "AuditPairsConfig", "CheckpointError", "Conversion", "ConvertConfig",
-    "CrossValidateConfig", "DistillConfig", "EmbedConfig", "EmbeddingConfig", "EmbeddingTrainer",
+    "AuditConfig", "AuditDuplicatesConfig", "AuditPairsConfig", "CheckpointError", "Conversion",
+    "ConvertConfig", "CrossValidateConfig", "DistillConfig", "EmbedConfig", "EmbeddingConfig",
+    "EmbeddingTrainer",
     "ErniePairError", "EvalPrediction", "EvaluateConfig", "EvaluateEmbeddingConfig",
     "EvaluateMlmConfig", "EvaluateSearchConfig", "ExportConfig", "ExportEmbeddingConfig", "Hit",
     "IndexConfig", "InputError",
@@ -111,8 +114,8 @@ __all__ = [
     "PairTrainer", "PipelineConfig", "PredictConfig", "Prediction", "PrepareConfig", "PretrainConfig",
     "PretrainResult", "SampleConfig", "SearchConfig", "SearchParamsConfig", "ServeConfig",
     "SplitPairsConfig", "StudentConfig", "TextEmbedder", "TrainConfig", "TrainEmbeddingConfig",
-    "TrainResult", "TrainerControl", "TrainerState", "VocabConfig", "__version__", "audit_pairs",
-    "audit_text", "build_vocab", "convert", "cross_validate", "distill", "embed", "evaluate",
+    "TrainResult", "TrainerControl", "TrainerState", "VocabConfig", "__version__", "audit_duplicates",
+    "audit_pairs", "audit_text", "build_vocab", "convert", "cross_validate", "distill", "embed", "evaluate",
     "evaluate_mlm", "export", "export_pair", "index", "load", "load_config", "make_sample",
     "measure_robustness", "new_model", "notebook_launcher", "open_embedder", "open_vectors", "pipeline",
     "predict", "prepare", "pretrain", "search", "search_params", "serve", "set_seed", "split_pairs",

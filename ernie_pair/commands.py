@@ -59,6 +59,11 @@ COMMANDS = {
         "data", "Report duplicates, leaks and contradictions in labelled pairs",
         "ernie_pair.pairs.audit.audit_pairs", "AuditPairsConfig", python="audit_pairs"
     ),
+    "audit duplicates": Command(
+        "data", "Find the texts of an index that ask the same, as a table to decide in",
+        "ernie_pair.retrieval.duplicates:audit_duplicates", "AuditDuplicatesConfig",
+        python="audit_duplicates", returns="output_file"
+    ),
     "build vocab": Command(
         "data", "Build a vocabulary (vocab.txt) from text",
         "data_tools.build_vocab", "VocabConfig", python="build_vocab", returns="output_file", also="vocab"

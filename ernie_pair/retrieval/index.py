@@ -406,12 +406,16 @@ class VectorIndex:
 
     def neighbours(self, places: np.ndarray, count: int) -> np.ndarray:
         """Return the positions int64 [P, count] of the nearest to the vectors at ``places``, but these."""
+        return self.near(places, count)[1]
+
+    def near(self, places: np.ndarray, count: int) -> Tuple[np.ndarray, np.ndarray]:
+        """Return the cosines float32 [P, count] and the positions of the `neighbours` of ``places``."""
         if self._lists:
             self._owner.make_direct_map(True)
         vectors = np.concatenate([self._owner.reconstruct_n(place, 1) for place in places.tolist()])
-        found = self.nearest(vectors, count + 1)[1]
+        cosines, found = self.nearest(vectors, count + 1)
         order = np.argsort(found == places[:, None], axis=1, kind="stable")[:, :count]
-        return np.take_along_axis(found, order, axis=1)
+        return np.take_along_axis(cosines, order, axis=1), np.take_along_axis(found, order, axis=1)
 
     def _search(
         self, vectors: np.ndarray, asked: int, count: int, selector: Any
