@@ -164,7 +164,9 @@ def test_without_paddle_only_inference_is_checked(monkeypatch, capsys, tmp_path)
     ("mlflow", "mlflow", ["--report_to mlflow"]),
     ("pypinyin", "cpu", ["--robustness all", "--robustness homophone"]),
     ("datasketch", "cpu", ["audit text", "train", "pipeline", "export"]),
-    ("faiss", "cpu", ["index", "search", "evaluate search", "--index", "--faq_file"]),
+    ("faiss", "cpu", [
+        "audit duplicates", "evaluate search", "index", "search", "--index", "--faq_file",
+    ]),
 ])  # fmt: skip
 def test_commands_that_cannot_run_are_named_with_a_pip_line(monkeypatch, lacks, extra, cannot):
     monkeypatch.setattr(doctor, "is_there", lambda name: name != lacks)

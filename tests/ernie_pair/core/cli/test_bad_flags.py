@@ -28,7 +28,7 @@ from ernie_pair.service.serve import ServeConfig
 def needed(config_class):
     words = ["--vocab_file", "x"] if issubclass(config_class, CreateConfig) else []
     words += ["--input_path", "x"] if config_class is VocabConfig else []
-    words += ["--embedding_model", "x"] if config_class is IndexConfig else []
+    words += ["--embedding_model", "x", "--input_file", "y"] if config_class is IndexConfig else []
     words += ["--model_path", "x"] if config_class is ServeConfig else []
     words += ["--train_file", "x"] if config_class is PipelineConfig else []
     for item in fields(config_class):
