@@ -181,11 +181,10 @@ def _scored(
             places = np.arange(begin, min(begin + BLOCK, manifest.texts))
             found: Dict[Tuple[int, int], float] = {}
             if vectors is not None:
-                for place, cosines, near in zip(
-                    places.tolist(), *(one.tolist() for one in vectors.near(places, count))
-                ):
+                cosines, near = (one.tolist() for one in vectors.near(places, count + 1))
+                for place, row in zip(places.tolist(), map(zip, cosines, near)):
                     found.update(
-                        {_ordered(place, other): cosine for cosine, other in zip(cosines, near) if other >= 0}
+                        {_ordered(place, other): one for one, other in row if other not in (place, -1)}
                     )
             if words is not None:
                 texts = [folder.texts[place] for place in places.tolist()]

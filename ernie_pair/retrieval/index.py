@@ -406,16 +406,22 @@ class VectorIndex:
 
     def neighbours(self, places: np.ndarray, count: int) -> np.ndarray:
         """Return the positions int64 [P, count] of the nearest to the vectors at ``places``, but these."""
-        return self.near(places, count)[1]
+        found = self.nearest(self._stored(places), count + 1)[1]
+        order = np.argsort(found == places[:, None], axis=1, kind="stable")[:, :count]
+        return np.take_along_axis(found, order, axis=1)
 
     def near(self, places: np.ndarray, count: int) -> Tuple[np.ndarray, np.ndarray]:
-        """Return the cosines float32 [P, count] and the positions of the `neighbours` of ``places``."""
+        """Return cosines float32 [P, count] and positions of the nearest to the vectors at ``places``.
+
+        They are among them; of equally near ones any may be.
+        """
+        self._faiss.omp_set_num_threads(self._threads)
+        return self._search(self._stored(places), count, count, None)
+
+    def _stored(self, places: np.ndarray) -> np.ndarray:
         if self._lists:
             self._owner.make_direct_map(True)
-        vectors = np.concatenate([self._owner.reconstruct_n(place, 1) for place in places.tolist()])
-        cosines, found = self.nearest(vectors, count + 1)
-        order = np.argsort(found == places[:, None], axis=1, kind="stable")[:, :count]
-        return np.take_along_axis(cosines, order, axis=1), np.take_along_axis(found, order, axis=1)
+        return np.concatenate([self._owner.reconstruct_n(place, 1) for place in places.tolist()])
 
     def _search(
         self, vectors: np.ndarray, asked: int, count: int, selector: Any
