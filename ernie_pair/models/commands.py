@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Callable, Collection, Dict, List, Literal, Optional, Sequence
+from typing import Callable, Collection, Dict, List, Literal, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from ernie_pair.core.cli.options import (
     file_option,
     model_folder_option,
     model_option,
+    new_model_option,
     parse_shares,
 )
 from ernie_pair.core.errors import CheckpointError, InputError, counted
@@ -36,7 +37,7 @@ from ernie_pair.core.files.results import Results, settings_of
 from ernie_pair.core.installation import TRAINING
 from ernie_pair.core.progress import say
 from ernie_pair.models.embedding_json import EmbeddingSettings, read_embedding
-from ernie_pair.models.families import FAMILIES, OF_MATCH
+from ernie_pair.models.families import FAMILIES, OF_MATCH, encoder_name
 from ernie_pair.models.hugging_face import OWN_FILES, WRITTEN, split_heads, write_hf_folder, write_own_folder
 from ernie_pair.models.model_folder import resolve_model_folder
 from ernie_pair.models.sentence_transformers import (
@@ -177,6 +178,12 @@ class ToHuggingFaceConfig(InterchangeConfig):
     drop_match_embeddings: bool = model_option(
         False, help="leave out what no class of transformers has, although the answers are others without it"
     )
+    model_type: Optional[str] = new_model_option(
+        None,
+        help="bert: write an ERNIE without task embedding as the BERT that it is, for servers without ERNIE; "
+        "none: as its own family",
+        choices=("bert",),
+    )
 
 
 @dataclass(frozen=True)
@@ -222,12 +229,34 @@ def convert_to_hugging_face(config: ToHuggingFaceConfig) -> None:
         tokenizer = hf_tokenizer_files(source.vocab_file, spec, spec.trained_length)
         dense = {name: arrays[name] for name in arrays if name.startswith(DENSE)}
         others = {name: array for name, array in arrays.items() if name not in dense}
-        write_hf_folder(draft, spec.family, spec.config, tokenizer, others, where)
+        family, settings_of_model = spec.family, spec.config
+        if config.model_type:
+            family, settings_of_model, others = _as_bert(source, others)
+        write_hf_folder(draft, family, settings_of_model, tokenizer, others, where)
         if settings is not None:
             write_sentence_files(draft, settings, spec.hidden_size, as_float32(dense, where))
         return len(arrays)
 
     _publish(config, source, [*WRITTEN, *list_written(settings)], fill)
+
+
+def _as_bert(source: ModelSource, arrays: Arrays) -> Tuple[str, Dict[str, object], Arrays]:
+    """Return family, configuration and weights of an ERNIE as those of a BERT. InputError: it is none."""
+    spec, own, tasks = source.spec, f"{encoder_name('ernie')}.", "embeddings.task_type_embeddings."
+    if spec.family == "bert" or spec.family == "ernie_gram":  # transformers has them as BERT in any case
+        return spec.family, dict(spec.config), arrays
+    if spec.family != "ernie" or spec.config.get("use_task_id"):
+        what = "adds a task embedding" if spec.family == "ernie" else f"is a model of {spec.family}"
+        raise InputError(f"--model_type bert: {source.name} {what}, which no BERT does; leave the flag out")
+    of_bert = f"{encoder_name('bert')}."
+    renamed = {
+        name.replace(own, of_bert, 1) if name.startswith(own) else name: a for name, a in arrays.items()
+    }
+    return (
+        "bert",
+        {**spec.to_config(), "model_type": "bert"},
+        {name: array for name, array in renamed.items() if tasks not in name},
+    )
 
 
 def convert_from_hugging_face(config: FromHuggingFaceConfig) -> None:

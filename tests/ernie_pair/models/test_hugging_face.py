@@ -21,6 +21,7 @@ from data_tools.text.wordpiece import CONTROL_TOKENS, WordPiece
 from ernie_pair.__main__ import _run
 from ernie_pair.checkpoint.run_folder import ranked_models
 from ernie_pair.core.errors import CheckpointError, ErniePairError, InputError
+from ernie_pair.embeddings.open_embedder import open_embedder
 from ernie_pair.inference.exported_model import read_exported
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.inference.token_rows import open_tokenizer
@@ -30,6 +31,7 @@ from ernie_pair.models.commands import (
     convert_from_hugging_face,
     convert_to_hugging_face,
 )
+from ernie_pair.models.embedding_json import EmbeddingSettings
 from ernie_pair.models.families import with_counterpart
 from ernie_pair.models.hugging_face import (
     arrays_from_hf,
@@ -52,7 +54,7 @@ from ernie_pair.runtime.device import quiet_libraries
 from ernie_pair.weights.torch_files import _build_array as build_array
 from ernie_pair.weights.torch_files import _Tensor as Tensor
 from ernie_pair.weights.torch_files import read_torch_file
-from ernie_pair.weights.weight_files import from_safetensors
+from ernie_pair.weights.weight_files import from_safetensors, read_weights
 
 quiet_libraries()
 # Parameter names and shapes of these sizes in transformers 4.49; made by tests/peer/their_models.py.
@@ -687,3 +689,32 @@ def test_two_outputs_of_which_each_is_a_sigmoid_are_refused(tmp_path, written):
     config.update({"sentence_transformers": {"activation_fn": sigmoid}} if written != "beside" else {})
     with pytest.raises(InputError, match="activation_fn .*Sigmoid.*2 of their own"):
         config_from_hf(with_cross_encoder(config, tmp_path), "config.json")
+
+
+@pytest.mark.parametrize("changes", [{}, {"hidden_act": "relu"}])
+def test_an_ernie_without_tasks_is_written_as_a_bert(tmp_path, changes):
+    """As text-embeddings-inference and infinity know it: vectors and logits are equal to the last bit."""
+    ours, theirs = write_trained(tmp_path / "ours", **changes), tmp_path / "theirs"
+    settings = EmbeddingSettings("mean", 32, (32,), 16, 0.05)
+    (ours / "embedding.json").write_text(settings.to_json())
+    convert_to_hugging_face(ToHuggingFaceConfig(str(ours), str(theirs), model_type="bert"))
+    config = json.loads((theirs / "config.json").read_text())
+    assert config["model_type"] == "bert" and config["architectures"][0].startswith("Bert")
+    assert (
+        config.get("hidden_act", "gelu") == changes.get("hidden_act", "gelu") and "use_task_id" not in config
+    )
+    names = read_weights(theirs / "model.safetensors")
+    assert names and not any("ernie" in name or "task_type" in name for name in names)
+    texts = [left for left, _ in random_texts(9)]
+    vectors = [open_embedder(folder).embed(texts) for folder in (ours, theirs)]
+    assert np.array_equal(*vectors)
+
+
+@pytest.mark.parametrize("family, changes, said", [
+    ("ernie", {"use_task_id": True}, "adds a task embedding"), ("electra", {}, "is a model of electra"),
+])  # fmt: skip
+def test_what_is_no_bert_is_not_written_as_one(tmp_path, family, changes, said):
+    ours = write_trained(tmp_path / "ours", family, **changes)
+    with pytest.raises(InputError, match=f"model_type bert: .*{said}, which no BERT does"):
+        convert_to_hugging_face(ToHuggingFaceConfig(str(ours), str(tmp_path / "out"), model_type="bert"))
+    assert not (tmp_path / "out").exists()
