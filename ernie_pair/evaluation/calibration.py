@@ -8,6 +8,7 @@ import numpy as np
 from ernie_pair.pairs.targets.metrics import cross_entropies
 
 BINS = 15
+LAST_BITS = 1e-6  # of a score, by which it may differ when it is computed again
 SMALLEST, LARGEST = 0.05, 20.0  # temperatures beyond these say nothing: the classes are separated, or noise
 
 
@@ -120,11 +121,21 @@ def best_accuracy(curve: Curve) -> Dict[str, object]:
     return _choice(curve, int(best[np.abs(curve.probabilities[best] - 0.5).argmin()]))
 
 
-def at_precision(curve: Curve, asked: float) -> Dict[str, object]:
-    """Return the lowest threshold that reaches the precision ``asked``, or the nearest where none does."""
+def at_precision(curve: Curve, asked: float, is_share: bool = True) -> Dict[str, object]:
+    """Return the lowest threshold that reaches the precision ``asked``, or the nearest where none does.
+
+    ``is_share``: the scores are probabilities, so that those below the lowest of the curve begin at 0.
+    """
     enough = np.flatnonzero(curve.precision >= asked)
     place = enough[0] if len(enough) else curve.precision.argmax()
-    return {"asked": asked, "reached": bool(len(enough)), **_choice(curve, int(place))}
+    return {"asked": asked, "reached": bool(len(enough)), **_choice(curve, int(place), is_share)}
+
+
+def precision_interval(right: int, rows: int) -> List[float]:
+    """Return the 95 % interval of a precision, exact (Clopper and Pearson 1934); ``rows`` were called 1."""
+    from scipy.stats import binomtest
+
+    return [float(end) for end in binomtest(right, rows).proportion_ci(0.95)]
 
 
 def measure_at(threshold: float, scores: np.ndarray, labels: np.ndarray) -> Dict[str, object]:
@@ -144,10 +155,11 @@ def measure_at(threshold: float, scores: np.ndarray, labels: np.ndarray) -> Dict
     }
 
 
-def _choice(curve: Curve, place: int) -> Dict[str, object]:
+def _choice(curve: Curve, place: int, is_share: bool = True) -> Dict[str, object]:
     """Return a threshold halfway to the next lower value, where no last bit moves a row, and its figures."""
     at = float(curve.probabilities[place])
-    below = float(curve.probabilities[place - 1]) if place else 0.0
+    lowest = 0.0 if is_share else at - LAST_BITS * max(1.0, abs(at))
+    below = float(curve.probabilities[place - 1]) if place else lowest
     halfway = (at + below) / 2
     _, *figures = curve._fields
     reached = {name: getattr(curve, name)[place].item() for name in figures}

@@ -388,7 +388,8 @@ def average_checkpoints(config: AverageConfig) -> None:
     weights = average_weights(sources, shares, is_encoder=embedding is not None)
     fill = partial(_fill, sources=sources, weights=weights, embedding=embedding)
     publish_results(output_dir, fill, "checkpoint average", config, results)
-    print(f"wrote {config.output_dir}: {len(weights)} arrays, each the mean of {len(sources)}")
+    by = f" by {config.weights}" if config.weights else ""
+    print(f"wrote {config.output_dir}: {len(weights)} arrays, each the mean of {len(sources)}{by}")
 
 
 def _embedding_of(sources: Sequence[ModelSource]) -> Optional[EmbeddingSettings]:

@@ -100,7 +100,7 @@ from ernie_pair.retrieval.index_folder import (
     IndexManifest,
     TextTable,
     TextTableWriter,
-    keep_measured,
+    carry_measured,
     open_index_folder,
 )
 from ernie_pair.retrieval.word_index import write_bm25
@@ -389,8 +389,8 @@ def _fill(draft: Path, config: IndexConfig, work: Path, said: List[str]) -> None
     lines_left_out = left_out.count + (0 if old is None else old.manifest.lines_left_out)
     manifest = replace(manifest, texts=len(table), retrieval=retrieval, lines_left_out=lines_left_out)
     replace(manifest, payload=payload, answer=answer).write(draft)
-    if config.changes_texts and old is not None and (old.verdict or old.answering):
-        keep_measured(draft, old.verdict, old.answering)
+    if config.changes_texts and old is not None:
+        carry_measured(old.folder, draft)
 
 
 def _open_old(config: IndexConfig) -> IndexFolder:

@@ -36,9 +36,10 @@ from ernie_pair.core.cli.options import (
     model_folder_option,
 )
 from ernie_pair.core.errors import InputError, counted
+from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.core.progress import CountProgress, say
 from ernie_pair.embeddings.open_embedder import open_embedder
-from ernie_pair.evaluation.calibration import at_precision, threshold_curve
+from ernie_pair.evaluation.calibration import at_precision, precision_interval, threshold_curve
 from ernie_pair.evaluation.scorer import load, measured_once
 from ernie_pair.inference.embedder import EmbedderOptions
 from ernie_pair.inference.predictor import PairScorer
@@ -47,8 +48,10 @@ from ernie_pair.retrieval.index_folder import (
     BLOCK,
     BM25,
     BOTH,
+    INDEX_MANIFEST,
     MEASURED,
     RETRIEVALS,
+    VECTORS,
     Answering,
     IndexFolder,
     keep_measured,
@@ -131,13 +134,13 @@ def evaluate_search(config: EvaluateSearchConfig) -> Dict[str, Any]:
     say(f"{counted(measured['questions'], 'question')} search {counted(measured['texts'], 'text')}")
     for name, stage in measured["stages"].items():
         metrics = "  ".join(f"{metric} {stage[metric]:.4f}" for metric in METRICS)
-        say(f"{name:<{len(BOTH + RERANKED) + 3}}{metrics}  {stage['milliseconds']:.1f} ms")
+        say(f"{name:<{len(VECTORS + RERANKED) + 2}}{metrics}  {stage['milliseconds']:.1f} ms")
     for name, stage in measured["stages"].items():
         found = stage["answering"]
         reached = "from a score of {threshold:.4g} on: precision {precision:.4f} ({interval[0]:.4f} to "
         reached += "{interval[1]:.4f}), coverage {coverage:.4f}"
         line = reached.format(**found) if found["reached"] else f"no score reaches {found['asked']:g}"
-        say(f"{name:<{len(BOTH + RERANKED) + 3}}{line}")
+        say(f"{name:<{len(VECTORS + RERANKED) + 2}}{line}")
     if config.save_threshold:
         _save(config, measured)
     return measured
@@ -145,32 +148,38 @@ def evaluate_search(config: EvaluateSearchConfig) -> Dict[str, Any]:
 
 def _save(config: EvaluateSearchConfig, measured: Dict[str, Any]) -> None:
     """Write the thresholds that were reached beside the index. Raises InputError without one."""
-    kept = []
+    kept, keys = [], []
     for name, stage in measured["stages"].items():
         found = dict(stage["answering"])
+        keys.append((name.removesuffix(RERANKED), measured["reranker"] if name.endswith(RERANKED) else ""))
         if found.pop("reached"):
             del found["coverage_at"]
             found["fingerprint"] = "" if name.partition(RERANKED)[0] == BM25 else measured["fingerprint"]
-            is_reranked = name.endswith(RERANKED)
             kept.append(
                 Answering(
-                    retrieval=name.removesuffix(RERANKED),
-                    reranker=measured["reranker"] if is_reranked else "",
+                    *keys[-1],
                     **{**found, "interval": tuple(found["interval"])},
                     questions=measured["questions"],
                     texts=measured["texts"],
+                    recall_k=config.recall_k,
                 )
             )
+    if sha256_of_file(Path(config.index, INDEX_MANIFEST)) != measured["index_sha256"]:
+        raise InputError(
+            f"--save_threshold true: {config.index} was changed since it was measured, and nothing was "
+            "saved; measure it again"
+        )
     if not kept:
         raise InputError(
             f"--save_threshold true: no way of searching reaches precision {config.at_precision:g} on "
             f"{config.input_file}, and nothing was saved; ask for less with --at_precision"
         )
-    keep_measured(Path(config.index), answering=kept)
+    keep_measured(Path(config.index), answering=kept, measured=keys)
     say(f"saved beside {config.index}; search and serve give no answer below it (--threshold says otherwise)")
 
 
 def _measure(config: EvaluateSearchConfig) -> Dict[str, Any]:
+    sha256 = sha256_of_file(Path(config.index, INDEX_MANIFEST)) if Path(config.index).is_dir() else ""
     folder = open_index_folder(Path(config.index))
     known = {folder.ids[place]: folder.answer_of(place) for place in range(len(folder.ids))}
     about = Known(config.index, known, partial(_ids_of_texts, folder))
@@ -201,15 +210,18 @@ def _measure(config: EvaluateSearchConfig) -> Dict[str, Any]:
         "unanswerable": sum(not one.grades for one in questions),
         "texts": folder.manifest.texts,
         "fingerprint": folder.manifest.fingerprint,
+        "index_sha256": sha256,
         "reranker": "" if scorer is None else scorer.identity[0],
         "best": max(shown_stages, key=lambda name: shown_stages[name]["mrr"]),
         "stages": shown_stages,
     }
 
 
-def _ids_of_texts(folder: IndexFolder) -> Dict[str, str]:
-    texts = (text for chunk in folder.texts.chunks(BLOCK) for text in chunk)
-    return {text: folder.ids[place] for place, text in enumerate(texts)}
+def _ids_of_texts(folder: IndexFolder) -> Dict[str, List[str]]:
+    found: Dict[str, List[str]] = {}
+    for place, text in enumerate(text for chunk in folder.texts.chunks(BLOCK) for text in chunk):
+        found.setdefault(text, []).append(folder.ids[place])
+    return found
 
 
 def _search(
@@ -274,11 +286,9 @@ def _threshold_of(stage: Stage, asked: float) -> Dict[str, Any]:
     if not right.any():
         return {**found, "coverage_at": {str(each): 0.0 for each in PRECISIONS}}
     curve = threshold_curve(scores[has_found], right[has_found].astype(np.int64))
-    chosen = {each: at_precision(curve, each) for each in (*PRECISIONS, asked)}
+    chosen = {each: at_precision(curve, each, is_share=False) for each in (*PRECISIONS, asked)}
     threshold = chosen[asked]["threshold"]
     answered = scores >= threshold
-    shares = _shares_of(len(scores))
-    drawn = (shares @ (answered & right)) / np.maximum(shares @ answered, 1e-12)
     slope = intercept = 0.0
     if has_found.sum() >= LEAST_FITTED and not right[has_found].all():
         fitted = LogisticRegression(C=1e6).fit(scores[has_found, None], right[has_found])
@@ -292,7 +302,7 @@ def _threshold_of(stage: Stage, asked: float) -> Dict[str, Any]:
         "reached": chosen[asked]["reached"],
         "threshold": threshold,
         "precision": float(right[answered].mean()),
-        "interval": np.round(percentile_interval(drawn), DIGITS).tolist(),
+        "interval": precision_interval(int(right[answered].sum()), int(answered.sum())),
         "coverage": float(answered.mean()),
         "slope": slope,
         "intercept": intercept,

@@ -19,10 +19,23 @@ is both with the files of `word_index` too, or bm25 with these instead of vector
 import json
 import math
 from array import array
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import (
+    Any,
+    Collection,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 
 import numpy as np
 
@@ -45,7 +58,7 @@ from ernie_pair.retrieval.word_index import BM25_FILES, CURE
 
 TEXT_ENDING, OFFSETS_ENDING = ".utf8", ".offsets.npy"
 BLOCK = 4096  # offsets kept in memory before they are written
-State = Optional[Tuple[int, int, int]]
+State = Optional[Tuple[int, ...]]
 
 
 def table_files(name: str) -> Tuple[str, str]:
@@ -136,7 +149,8 @@ class Answering(NamedTuple):
 
     ``reranker``: the hash of the classifier, '' without one; ``fingerprint``: of the embedding model.
     ``precision``: the share of right answers among those given, with its ``interval``; ``coverage``: the
-    share of all ``questions`` that are answered; ``texts``: of the index then. The probability that a text
+    share of all ``questions`` that are answered; ``texts``: of the index then; ``recall_k``: texts that were
+    found for a question, on which a fused rank depends. The probability that a text
     answers is 1 / (1 + exp(-slope * score - intercept)); 0 and 0: it was not fitted.
     """
 
@@ -150,6 +164,7 @@ class Answering(NamedTuple):
     coverage: float
     questions: int
     texts: int
+    recall_k: int
     slope: float = 0.0
     intercept: float = 0.0
 
@@ -171,6 +186,9 @@ def _parsed_answering(found: Any) -> Answering:
         raise ValueError
     made = Answering(**{**found, "interval": tuple(found["interval"])})
     texts, numbers = made[:3], [value for value in made[3:] if value is not made.interval]
+    shares = (made.asked, made.precision, made.coverage, *made.interval)
+    if not all(is_number(share, 0, 1) for share in shares) or not is_whole_number(made.questions, 1):
+        raise ValueError
     if (
         not is_texts([*texts])
         or not all(map(is_number, [*numbers, *made.interval]))
@@ -232,12 +250,20 @@ class IndexManifest:
 
 
 def state_of(folder: Path) -> State:
-    """Return what tells a state of an index from the one that takes its place; None: it is not there."""
-    try:
-        found = (folder / INDEX_MANIFEST).stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    """Return what tells a state of an index from the one that takes its place; None: it is not there.
+
+    What is measured of its search is a part of it.
+    """
+    found = []
+    for name in (INDEX_MANIFEST, MEASURED):
+        try:
+            about = (folder / name).stat()
+        except OSError:
+            if name == INDEX_MANIFEST:
+                return None
+        else:
+            found += [about.st_ino, about.st_mtime_ns, about.st_size]
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -439,13 +465,30 @@ def _read_measured(folder: Path, manifest: IndexManifest) -> Tuple[str, Tuple[An
     return verdict, thresholds
 
 
-def keep_measured(folder: Path, verdict: str = "", answering: Sequence[Answering] = ()) -> None:
-    """Keep beside an index what was measured of its search; what is not given stays as it is there."""
+def keep_measured(
+    folder: Path,
+    verdict: str = "",
+    answering: Sequence[Answering] = (),
+    measured: Collection[Tuple[str, str]] = (),
+) -> None:
+    """Keep beside an index what was measured of its search; what is not given stays as it is there.
+
+    ``measured``: the ways of searching, see `Answering.key`, whose thresholds are now those in ``answering``.
+    """
     path = folder / MEASURED
     said = read_json_object(path, f"remove it, or {CURE}", CheckpointError) if path.exists() else {}
     if verdict:
         said["verdict"] = verdict
-    if answering:
-        said["thresholds"] = [one._asdict() for one in answering]
+    if measured:
+        others = [
+            one for one in said.get("thresholds", []) if (one["retrieval"], one["reranker"]) not in measured
+        ]
+        said["thresholds"] = [*others, *(one._asdict() for one in answering)]
     with published(path) as (draft,):
         write_json(draft, said)
+
+
+def carry_measured(old: Path, new: Path) -> None:
+    """Copy what was measured of the search of the index ``old``, as it is there now, to ``new``."""
+    with suppress(FileNotFoundError):
+        (new / MEASURED).write_bytes((old / MEASURED).read_bytes())

@@ -7,8 +7,9 @@ queries with ids, --relevant   judgements: lines of query, 0, text and grade (TR
 JSON of query, pos and neg     as FlagEmbedding has it: the texts of pos answer
 """
 
+import math
 from pathlib import Path
-from typing import Callable, Collection, Dict, Iterator, List, Mapping, NamedTuple, Tuple
+from typing import Callable, Collection, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
 from data_tools.text.tables import JSON_FORMS, detect_form, records
 from data_tools.text.text_files import LineRules, read_lines
@@ -29,11 +30,11 @@ class Question(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What an index holds: its name, the ids of its texts, and what returns {text: its id}."""
+    """What an index holds: its name, the ids of its texts, and what returns {text: ids}."""
 
     name: str
     ids: Collection[str]
-    read_texts: Callable[[], Mapping[str, str]]
+    read_texts: Callable[[], Mapping[str, Sequence[str]]]
 
     def check(self, name: str, where: str) -> None:
         """Raise InputError for an id that the index has not."""
@@ -53,7 +54,7 @@ def read_questions(
     if relevant:
         questions = _judged(path, Path(relevant), known, rules, columns)
     elif _has_positives(path, rules):
-        questions = list(_with_positives(path, known, rules))
+        questions = _with_positives(path, known, rules)
     else:
         questions = _with_ids(path, known, rules, columns)
     if not any(question.grades for question in questions):
@@ -111,13 +112,15 @@ def _judgements(path: Path) -> Iterator[Tuple[int, str, str, float]]:
     if not path.is_file():
         raise InputError(f"{path} is not a file; give one of judgements")
     for number, line in enumerate(read_lines(path), start=1):
-        fields = line.decode("utf-8", "replace").split()
+        text = line.decode("utf-8", "replace")  # of BEIR, whose ids may hold spaces
+        fields = [field.strip() for field in text.split("\t")] if "\t" in text else text.split()
         is_there = len(fields) in (TREC, BEIR)
         if number == 1 and is_there and not reads_as_number(fields[-1]):
             continue  # a header
-        if fields and not (is_there and reads_as_number(fields[-1])):
+        is_grade = is_there and reads_as_number(fields[-1]) and math.isfinite(float(fields[-1]))
+        if any(fields) and not is_grade:
             raise InputError(f"{path}:{number}: not QUERY 0 TEXT GRADE (TREC), nor QUERY TEXT GRADE (BEIR)")
-        if fields:
+        if any(fields):
             yield number, fields[0], fields[-2], float(fields[-1])
 
 
@@ -129,8 +132,9 @@ def _has_positives(path: Path, rules: LineRules) -> bool:
     return isinstance(row, dict) and {*row} >= POSITIVES
 
 
-def _with_positives(path: Path, known: Known, rules: LineRules) -> Iterator[Question]:
+def _with_positives(path: Path, known: Known, rules: LineRules) -> List[Question]:
     ids = known.read_texts()
+    questions: Dict[str, Question] = {}
     for number, row in records(path, detect_form(path, rules.encoding), rules.encoding):
         if isinstance(row, InputError):
             raise row
@@ -140,4 +144,6 @@ def _with_positives(path: Path, known: Known, rules: LineRules) -> Iterator[Ques
         for text in texts:
             if text not in ids:
                 raise InputError(f"{path}:{number}: {known.name} has no text {shown(text)}")
-        yield Question(query, {ids[text]: 1.0 for text in texts}, number)
+        question = questions.setdefault(query, Question(query, {}, number))
+        question.grades.update((name, 1.0) for text in texts for name in ids[text])
+    return list(questions.values())

@@ -38,7 +38,7 @@ from ernie_pair.inference.token_rows import BatchTokensFlag
 from ernie_pair.models.model_folder import list_model_files
 from ernie_pair.retrieval.build_index import THREADS_HELP
 from ernie_pair.retrieval.index import SEARCH_LIBRARIES
-from ernie_pair.retrieval.index_folder import BM25, BOTH, INDEX_MANIFEST, VECTORS
+from ernie_pair.retrieval.index_folder import BM25, BOTH, INDEX_MANIFEST, MEASURED, VECTORS
 from ernie_pair.retrieval.searcher import RECALL_K, Hit, PairSearcher
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
@@ -160,7 +160,7 @@ def search_texts(config: SearchConfig) -> List[Hit]:
         return []
     hits = searcher.search(config.text, config.top_k, config.filters)
     _print_heads(config, searcher)
-    _print_hits(hits, config)
+    _print_hits(hits, config, searcher)
     return hits
 
 
@@ -199,7 +199,10 @@ def _results(config: SearchConfig) -> Results:
         "embedding_model": list_model_files(config.embedding_model),
         "model_path": list_model_files(config.model_path),
         "input_file": files_of(config.input_file),
-        "index": files_of(os.path.join(config.index, INDEX_MANIFEST)),  # it has the hash of each file
+        "index": [  # the first has the hash of each other file
+            *files_of(os.path.join(config.index, INDEX_MANIFEST)),
+            *(path for path in [Path(config.index, MEASURED)] if path.is_file()),
+        ],
     }
     settings = settings_of(config, *inputs, "output_file")
     return Results("search", [config.output_file], inputs, settings, config.overwrite)
@@ -255,7 +258,7 @@ def _answer_lines(config: SearchConfig, searcher: PairSearcher, lines: TextIO) -
             sys.stdout.flush()
             continue
         try:
-            _print_hits(searcher.search(text, config.top_k, config.filters), config)
+            _print_hits(searcher.search(text, config.top_k, config.filters), config, searcher)
         except InputError as error:  # the next query may be fine
             sys.stderr.write(f"{error.message}\n")
 
@@ -315,11 +318,17 @@ def _print_heads(config: SearchConfig, searcher: PairSearcher) -> None:
         say("\t".join([score, "id", "text", *searcher.texts.payload]))
 
 
-def _print_hits(hits: List[Hit], config: SearchConfig) -> None:
+def _print_hits(hits: List[Hit], config: SearchConfig, searcher: PairSearcher) -> None:
+    saved = searcher.texts.answering_of(config.filters, config.top_k)
     for hit in hits:
         cells = [hit.id, hit.text, *hit.payload.values()]
         say("\t".join([f"{hit.score:.4f}", *(cell.translate(SPACES) for cell in cells)]))
-    if not hits and config.where:
+    if not hits and config.threshold is None and saved is not None:
+        logger.info(
+            "nothing reaches %.4g, the threshold saved with the index; --threshold says otherwise",
+            saved.threshold,
+        )
+    elif not hits and config.where:
         logger.info("nothing with --where %s is found", config.where)
     elif not hits and config.threshold is None:  # of BM25: of vectors, lists are searched until there are any
         logger.info("no text of the index shares a word with the query")

@@ -188,6 +188,13 @@ class TextRecall:
             logger.info("%s: its thresholds are of other ways of searching; none holds", folder.folder)
         return found
 
+    def answering_of(self, where: Mapping[str, str], top_k: int) -> Optional[Answering]:
+        """Return the saved threshold of a search; a fused rank has none where other texts are ranked."""
+        found = self.answering
+        if found is None or found.reranker or self.retrieval != BOTH:
+            return found
+        return None if where or max(self._given[1], top_k) != found.recall_k else found
+
     def recall(
         self,
         queries: Sequence[str],
@@ -329,7 +336,7 @@ class PairSearcher:
             first = 0
             for hits in recalled:
                 own = scores[first : first + len(hits)]
-                yield rerank(hits, own, top_k, self.threshold, self.texts.answering)
+                yield rerank(hits, own, top_k, self.threshold, self.texts.answering_of(where, top_k))
                 first += len(hits)
 
     def check_query(self, query: str, where: str = "") -> None:

@@ -111,6 +111,7 @@ MISSING = {
 CLIENT_LEFT = 499  # only for the metrics: the client has disconnected
 DIGITS = 6
 LOOK_SECONDS = 1.0  # between two looks whether the index was changed
+RETRY_SECONDS = 10.0  # until one that could not be opened is tried again
 SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)  # the buckets of /metrics, and of pairs
 PAIRS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 GPU_SECONDS = 5.0  # for which the memory of the GPUs is taken to be as it was
@@ -262,6 +263,7 @@ class Service:
         self.started, self._page = int(time.time()), render_page(PAGE)
         self.texts, self._looked = served.texts, 0.0
         self._tried: State = None
+        self._tried_at = 0.0
         self._reopening: Optional[asyncio.Future] = None
         self._running = AsyncExitStack()
         self._counting = ThreadPoolExecutor(1, "count-tokens")  # a long request takes a part of a second
@@ -371,21 +373,24 @@ class Service:
         scores = np.array([hit.score for hit in hits])
         if self.served.predictor is not None and len(hits) > 0:
             scores = await self._score([(body.query, hit.text) for hit in hits])
-        best = rerank(hits, scores, body.top_k or TOP_K, body.threshold, texts.answering)
+        answering = texts.answering_of(body.where or {}, 0)  # of a top_k that is not above recall_k
+        best = rerank(hits, scores, body.top_k or TOP_K, body.threshold, answering)
         found = [Found.model_validate(hit.content(DIGITS)) for hit in best]
         return Hits(hits=found, answered=bool(found), milliseconds=_milliseconds_since(started))
 
     def _look_for_change(self, texts: TextRecall) -> None:
         """Open an index that was changed, in a thread; searches meanwhile are answered by what is open.
 
-        It is looked for once in LOOK_SECONDS at most, and one that cannot be opened is tried once.
+        It is looked for once in LOOK_SECONDS at most; one that cannot be opened is tried again after
+        RETRY_SECONDS, since its files may have been copied one by one.
         """
         is_busy = self._reopening is not None and not self._reopening.done()
         if is_busy or time.monotonic() - self._looked < LOOK_SECONDS:
             return
         self._looked, (opened, there) = time.monotonic(), texts.state
-        if there not in (None, opened, self._tried):
-            self._tried = there
+        is_new = there != self._tried or self._looked - self._tried_at >= RETRY_SECONDS
+        if there not in (None, opened) and is_new:
+            self._tried, self._tried_at = there, self._looked
             self._reopening = asyncio.get_running_loop().run_in_executor(None, self._reopen, texts)
 
     def _reopen(self, texts: TextRecall) -> None:

@@ -14,7 +14,7 @@ from ernie_pair.core.progress import CountProgress, say
 from ernie_pair.embeddings.embed_config import EvaluateEmbeddingConfig
 from ernie_pair.embeddings.open_embedder import open_embedder
 from ernie_pair.embeddings.retrieval import RetrievalSet, build_retrieval_set, measure_retrieval
-from ernie_pair.evaluation.calibration import at_precision, threshold_curve
+from ernie_pair.evaluation.calibration import at_precision, precision_interval, threshold_curve
 from ernie_pair.evaluation.scorer import measured_once
 from ernie_pair.inference.embedder import TextEmbedder, describe_cut, unit_rows
 from ernie_pair.kernels.choice import KernelFlags
@@ -22,12 +22,10 @@ from ernie_pair.models.labels import Labels, parse_label_range
 from ernie_pair.models.model_folder import with_model_folder
 from ernie_pair.pairs.data.pair_source import PairSource, labels_for
 from ernie_pair.pairs.data.rejected import log_rejected, rejected_beside
-from ernie_pair.pairs.targets.metrics import percentile_interval
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
 
 CHUNK = 4096  # texts that are asked for at a time
-SAMPLES, SEED = 1000, 1234  # resamples of the pairs
 
 logger = logging.getLogger(__name__)
 
@@ -107,11 +105,10 @@ def threshold_of_pairs(scores: np.ndarray, labels: np.ndarray, asked: float) -> 
     """
     if {*np.unique(labels)} != {0, 1}:
         return None
-    chosen: Dict[str, Any] = at_precision(threshold_curve(scores, labels.astype(np.int64)), asked)
+    curve = threshold_curve(scores, labels.astype(np.int64))
+    chosen: Dict[str, Any] = at_precision(curve, asked, is_share=False)
     rows, precision = chosen["rows"], chosen["precision"]
-    # Resampled are the pairs above the threshold, of which only the number that match matters.
-    drawn = np.random.default_rng(SEED).binomial(rows, precision, SAMPLES) / rows
-    return {**chosen, "interval": percentile_interval(drawn), "pairs": len(scores)}
+    return {**chosen, "interval": precision_interval(round(precision * rows), rows), "pairs": len(scores)}
 
 
 def _lengths(config: EvaluateEmbeddingConfig, embedder: TextEmbedder) -> List[int]:

@@ -5,12 +5,14 @@ import json
 import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, ndcg_score
+from tiny_search import HashEmbedder, texts_of, use_embedder
 
 from ernie_pair import PairSearcher, evaluate, index, search
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.core.files.arrays import sha256_of_file
+from ernie_pair.retrieval import evaluate_search as evaluating
 from ernie_pair.retrieval.evaluate_search import METRICS, values_of
-from ernie_pair.retrieval.index_folder import keep_measured
+from ernie_pair.retrieval.index_folder import Answering, keep_measured, open_index_folder
 from ernie_pair.retrieval.search_texts import read_hits
 
 TEXTS = "id,问题,答案,分类\na,怎么开户,带身份证,账户\nb,如何还款,点还款,\nc,花呗怎么还款,打开支付宝,还款\n"
@@ -271,6 +273,7 @@ def test_judgements_of_others_are_read(tmp_path, made, kind):
         (judged + "q1 0 zzz 1\n", r"qrels.tsv:\d: .* has no text with the id \"zzz\""),
         (judged + "q9 0 a 1\n", r'has no query with the id "q9"'),
         (judged + "q1 0 c 1\n", "are judged twice; keep one line"),
+        (judged + "q1 0 a inf\n", r"qrels.tsv:\d: not QUERY 0 TEXT GRADE"),
         (judged + "q1 c\n", r"qrels.tsv:\d: not QUERY 0 TEXT GRADE"),
     ]
     for content, said in cases:
@@ -278,6 +281,15 @@ def test_judgements_of_others_are_read(tmp_path, made, kind):
         with pytest.raises(InputError, match=said) as caught:
             evaluate(**flags, relevant=str(tmp_path / "qrels.tsv"))
         assert "\n" not in str(caught.value)
+
+
+def test_an_id_of_beir_may_hold_spaces(tmp_path):
+    (tmp_path / "faq.tsv").write_text("id\ttext\na b\t怎么开户\nb\t如何还款\n", encoding="utf-8")
+    made = index(input_file=str(tmp_path / "faq.tsv"), retrieval="bm25", output_dir=str(tmp_path / "index"))
+    (tmp_path / "queries.tsv").write_text("id\ttext\nq 1\t怎么开户\n", encoding="utf-8")
+    (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq 1\ta b\t1\n", encoding="utf-8")
+    flags = {"input_file": str(tmp_path / "queries.tsv"), "relevant": str(tmp_path / "qrels.tsv")}
+    assert evaluate(index=str(made), **flags)["stages"]["bm25"]["hit@1"] == 1
 
 
 def test_positives_of_flag_embedding_are_read(tmp_path, made):
@@ -298,3 +310,71 @@ def test_a_threshold_is_saved_by_the_same_command_again(tmp_path, asked):
     (made / "measured.json").unlink()
     assert evaluate(index=str(made), input_file=path, **flags) == found
     assert (made / "measured.json").exists()
+
+
+def test_a_threshold_of_another_way_stays_and_one_not_reached_goes(tmp_path, asked):
+    made, path, _ = asked
+    other = {"retrieval": "bm25", "reranker": "a" * 64, "fingerprint": "", "threshold": 0.5, "asked": 0.9,
+             "precision": 0.9, "interval": [0.8, 0.95], "coverage": 0.5, "questions": 10, "texts": 200,
+             "recall_k": 50, "slope": 0.0, "intercept": 0.0}  # fmt: skip
+    keep_measured(made, answering=[Answering(**other)], measured=[("bm25", "a" * 64)])
+    evaluate(index=str(made), input_file=path, at_precision=0.8, save_threshold=True)
+    assert [one.reranker for one in open_index_folder(made).answering] == ["a" * 64, ""]
+    keep_measured(made, measured=[("bm25", "")])
+    assert [one.reranker for one in open_index_folder(made).answering] == ["a" * 64]
+
+
+def test_an_index_that_changes_meanwhile_gets_no_threshold(tmp_path, asked, monkeypatch):
+    made, path, _ = asked
+    measure = evaluating._measure
+
+    def measure_and_change(config):
+        found = measure(config)
+        (tmp_path / "gone.tsv").write_text("id\nt0\n")
+        index(delete=str(tmp_path / "gone.tsv"), output_dir=str(made))
+        return found
+
+    monkeypatch.setattr(evaluating, "_measure", measure_and_change)
+    with pytest.raises(InputError, match="was changed since it was measured, and nothing was saved"):
+        evaluate(index=str(made), input_file=path, at_precision=0.8, save_threshold=True)
+    assert not (made / "measured.json").exists()
+
+
+def test_the_lowest_score_that_was_measured_is_the_lowest_answer():
+    stage = evaluating.Stage(
+        np.zeros((3, 7)), np.array([0.91, 0.95, -0.2]), np.array([True] * 3), [""] * 3, 1.0
+    )
+    found = evaluating._threshold_of(stage, 0.9)
+    assert found["threshold"] == pytest.approx(-0.2, abs=2e-6) and found["threshold"] < -0.2
+    assert found["coverage"] == 1 and found["interval"] == pytest.approx([0.292402, 1.0], abs=1e-6)
+
+
+def test_a_new_threshold_is_another_answer(tmp_path, asked):
+    made, path, rows = asked
+    (tmp_path / "asked.txt").write_text("".join(f"{text}\n" for text, _ in rows), encoding="utf-8")
+    flags = {
+        "index": str(made),
+        "input_file": str(tmp_path / "asked.txt"),
+        "output_file": str(tmp_path / "o.jsonl"),
+    }
+    search(**flags)
+    evaluate(index=str(made), input_file=path, at_precision=0.95, save_threshold=True)
+    with pytest.raises(InputError, match="exists; pass overwrite=True"):
+        search(**flags)
+
+
+def test_a_fused_rank_has_its_threshold_for_the_same_texts_alone(tmp_path, monkeypatch):
+    use_embedder(monkeypatch, HashEmbedder())
+    monkeypatch.setattr(evaluating, "open_embedder", lambda *given: HashEmbedder())
+    texts = texts_of(60)
+    rows = "".join(f"t{n}\t{text}\tc{n % 2}\n" for n, text in enumerate(texts))
+    (tmp_path / "faq.tsv").write_text(f"id\ttext\tkind\n{rows}", encoding="utf-8")
+    made = index(input_file=str(tmp_path / "faq.tsv"), embedding_model="any", retrieval="both",
+                 payload_columns="kind", output_dir=str(tmp_path / "index"))  # fmt: skip
+    path = questions(tmp_path, [(text, f"t{n}") for n, text in enumerate(texts)])
+    evaluate(index=str(made), embedding_model="any", input_file=path, save_threshold=True)
+    searcher = PairSearcher(made, "any")
+    assert searcher.texts.answering_of({}, 10) is not None
+    assert searcher.texts.answering_of({"kind": "c1"}, 10) is None
+    assert searcher.texts.answering_of({}, 51) is None
+    assert PairSearcher(made, "any", retrieval="vectors").texts.answering_of({"kind": "c1"}, 99) is not None
