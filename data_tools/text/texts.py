@@ -100,13 +100,14 @@ class TextColumns(NamedTuple):
     """The columns, or keys, that hold the texts and their ids; '': they are found.
 
     ``payload``: those that ride along with a text, such as the answer to a question.
-    ``may_lack_ids``: a text without an id has its number.
+    ``may_lack_ids``: a text without an id has its number. ``only_ids``: ids, where there are, are the texts.
     """
 
     text: str = ""
     id: str = ""
     payload: Tuple[str, ...] = ()
     may_lack_ids: bool = False
+    only_ids: bool = False
 
     @property
     def named(self) -> List[str]:
@@ -433,7 +434,9 @@ def _find_keys(path: Path, objects: Sequence[Dict[str, Any]], columns: TextColum
     of_beir = BEIR_ID in names and "id" not in names
     text, name = columns.text or "text", columns.id or (BEIR_ID if of_beir else "id")
     _check_named(path, names, {"payload_columns": columns.payload})
-    if not columns.text and "text" not in names and names:
+    if columns.only_ids and name in names:
+        text = name
+    elif not columns.text and "text" not in names and names:
         rows = [[row.get(key) for key in names] for row in objects]
         text = names[_text_place(path, names, rows, columns)]
     is_plain = text == "text" and not {*names} - {text, name}
@@ -456,8 +459,11 @@ def _find_columns(
     _check_named(path, names, given)
     ids = [place for place, name in enumerate(names) if plain_name(name) in ID_NAMES]
     id_place = names.index(columns.id) if columns.id else ids[0] if ids else None
-    if id_place is None and not any(columns) and len(cells) == 2 and _begins_with_ids(rows, bool(has_header)):
-        id_place, place = 0, 1
+    is_free = id_place is None and not any(columns[:4]) and len(cells) == 2
+    if is_free and _begins_with_ids(rows, bool(has_header)):
+        id_place, place = 0, 0 if columns.only_ids else 1
+    elif columns.only_ids and id_place is not None:
+        place = id_place
     else:
         place = _text_place(path, names, rows, columns, id_place)
     called = names if has_header else [f"column {name}" for name in names]
@@ -470,7 +476,8 @@ def _find_columns(
         payload = [called[names.index(name)] for name in columns.payload]
         said.append(_describe_columns(called, called[place], of_ids, payload))
     places = {name: names.index(name) for name in columns.payload}
-    is_sure = bool(has_header) and (bool(named) or plain_name(cells[place]) in FIRST_NAMES)
+    is_known = columns.only_ids and place == id_place or plain_name(cells[place]) in FIRST_NAMES
+    is_sure = bool(has_header) and (bool(named) or is_known)
     return _Layout(place, id_place, len(cells), bool(has_header), places, tuple(said), is_sure)
 
 
@@ -515,9 +522,10 @@ def _text_place(
 def _describe_columns(names: List[str], text: str, name: str, payload: Sequence[str]) -> str:
     """Return in words which column is the text, which the id, which ride along, and which are not read."""
     others = [one or "one without a name" for one in names if one not in (text, name, *payload)]
-    of_ids = f" and {name} as the id" if name else ""
-    of_ids += f", with {', '.join(payload)}" if payload else ""
-    return f"reads {text} as the text{of_ids}" + (f"; not read: {', '.join(others)}" if others else "")
+    roles = {text: "the text", **({name: "the id"} if name else {})}
+    read = " and ".join(f"{one} as {role}" for one, role in roles.items())
+    read += f", with {', '.join(payload)}" if payload else ""
+    return f"reads {read}" + (f"; not read: {', '.join(others)}" if others else "")
 
 
 def _cells(path: Path, number: int, row: Any, layout: _Layout) -> Tuple[Any, Any]:
@@ -525,10 +533,18 @@ def _cells(path: Path, number: int, row: Any, layout: _Layout) -> Tuple[Any, Any
     if isinstance(row, InputError):
         raise row
     if isinstance(row, dict):
-        return row.get(layout.id), row.get(layout.text)
+        name = row.get(layout.id)
+        is_number = layout.text == layout.id and type(name) is int
+        return name, str(name) if is_number else row.get(layout.text)
     if len(row) != layout.width:
         wanted = (
             "id TAB text" if (layout.width, layout.id, layout.has_header) == (2, 0, False) else layout.width
         )
         raise ValueError(f"{counted(len(row), 'column')} instead of {wanted}")
-    return None if layout.id is None else text_of(row[layout.id]), row[layout.text]
+    if layout.id is None:
+        return None, row[layout.text]
+    cell = row[layout.id]
+    if isinstance(cell, float) and cell.is_integer():  # of Arrow: pandas makes floats of numbers with gaps
+        cell = int(cell)
+    name = text_of(cell)
+    return name, name if layout.text == layout.id else row[layout.text]

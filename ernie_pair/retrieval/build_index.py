@@ -4,6 +4,7 @@ All lines are checked before the model runs. Vectors are kept chunk by chunk bes
 after a killed one reuses them; the folder appears when it is complete.
 """
 
+import hashlib
 import json
 import logging
 import os
@@ -72,6 +73,7 @@ from ernie_pair.inference.vector_files import (
 from ernie_pair.kernels.choice import EMBEDDING_HELP, KernelFlags
 from ernie_pair.models.embedding_json import SEARCHED, SIMILARITIES
 from ernie_pair.models.model_folder import list_model_files
+from ernie_pair.pairs.data.pair_source import check_unchanged, file_stamp
 from ernie_pair.retrieval.index import (
     SEARCH_LIBRARIES,
     Chunks,
@@ -369,17 +371,17 @@ def _fill(draft: Path, config: IndexConfig, work: Path, said: List[str]) -> None
     old = _open_old(config) if config.change else None
     retrieval = config.retrieval if old is None else old.manifest.retrieval
     payload, answer = config.payload if old is None else (old.manifest.payload, old.manifest.answer)
+    stamps = {path: file_stamp(path) for path in files_of(config.input_file)}
     kept = None if old is None else Kept(old, _choose_kept(config, old, said))
     left_out = LeftOut()
-    _write_texts(config, draft, left_out, kept, payload)
+    _write_texts(config, draft, left_out, kept, payload, stamps)
     table = TextTable(draft, TEXTS)
     if config.lists > len(table):  # faiss cannot find centres for them
         raise InputError(
             f"--lists {config.lists} is above the {len(table)} texts of {config.input_file}; use "
             f"{replace(config.shape, lists=0).lists_for(len(table))}, or leave it out"
         )
-    if left_out.count:
-        logger.warning("left out: %s, the first: %s", counted(left_out.count, "line"), left_out.first)
+    _say_left_out(left_out)
     manifest = IndexManifest(retrieval=retrieval)
     if retrieval != BM25:
         manifest = _write_vectors(draft, config, table, kept, work, said)
@@ -447,17 +449,26 @@ def _lines_of_ids(config: IndexConfig, path: Path, payload: Tuple[str, ...]) -> 
     Raises InputError for a bad line that is not left out, and for an id that occurs twice.
     """
     rules, columns = LineRules(place=config.place), config.text_columns._replace(payload=payload)
+    columns = columns._replace(only_ids=bool(config.delete))
     named: Dict[str, int] = {}
     is_named = _has_ids(config, path, columns)
     if config.update and not is_named and path.is_file():
         raise InputError(f"{path} has no ids, by which --update replaces texts; give each text its id")
-    left_out = LeftOut() if config.on_bad_row == "skip" else None
-    for row in read_texts(path, left_out, cure=BAD_LINE_CURE, rules=rules, columns=columns):
+    left_out = LeftOut()
+    skipped = left_out if config.on_bad_row == "skip" else None
+    for row in read_texts(path, skipped, cure=BAD_LINE_CURE, rules=rules, columns=columns):
         name = row.id if is_named else row.text
         if name in named:
             raise InputError(f"{path}:{row.line}: repeats the id of line {named[name]}; give it once")
         named[name] = row.line
+    if config.delete:  # those of an update are said when its texts are written
+        _say_left_out(left_out)
     return named
+
+
+def _say_left_out(left_out: LeftOut) -> None:
+    if left_out.count:
+        logger.warning("left out: %s, the first: %s", counted(left_out.count, "line"), left_out.first)
 
 
 def _has_ids(config: IndexConfig, path: Path, columns: TextColumns) -> bool:
@@ -480,9 +491,12 @@ def _write_vectors(
     vectors = _open_vectors(config, table, base, work)
     count, dim, threads = len(table), vectors.dim, config.threads or cpu_threads()
     shape = config.shape if old is None else IndexShape(old.manifest.kind, old.manifest.precision)
+    if config.upgrade_from and old is not None and shape.kind == "ivf":
+        faiss_file, how = old.folder / INDEX_FILE, require_faiss().IO_FLAG_MMAP
+        shape = replace(shape, lists=read_index(faiss_file, old.manifest.expected, how).nlist)
     check_memory(shape, count, dim)
     require_faiss().omp_set_num_threads(threads)
-    if few := shape.few_for_lists(count):
+    if few := config.shape.few_for_lists(count):
         logger.warning("%s", few)
     chunks: Chunks = vectors
     with CountProgress(count - begin, "vector") as progress:
@@ -564,10 +578,10 @@ def _open_vectors(config: IndexConfig, table: TextTable, kept: Optional[Kept], w
     about: Dict[str, Any] = dict(zip(OF_A_MODEL, of_model))
     if old is not None:
         old.check_same_vectors(about, config.embedding_model)
-    source = config.input_file or os.path.join(config.upgrade_from, INDEX_MANIFEST)
-    texts_sha256 = sha256_of_file(Path(source))
-    key = {**about, "texts": texts_sha256, "on_bad_row": config.on_bad_row}
-    key["embedding_precision"] = config.embedding_precision
+    of_texts = hashlib.sha256()  # of them and not of their file, which can be read in several ways
+    for chunk in table.chunks(CHUNK, begin):
+        of_texts.update(json.dumps(chunk).encode())
+    key = {**about, "texts": of_texts.hexdigest(), "embedding_precision": config.embedding_precision}
     writer = VectorWriter(work, count, dim, "float32", CHUNK, key)
     _embed_rest(embedder, table.chunks(CHUNK, begin), writer)
     made = VectorFile(work, embedder.fingerprint, count, dim, writer.dtype, {})
@@ -591,11 +605,17 @@ def _embed_rest(embedder: TextEmbedder, chunks: Iterator[List[str]], writer: Vec
 
 
 def _write_texts(
-    config: IndexConfig, draft: Path, left_out: LeftOut, kept: Optional[Kept], payload: Tuple[str, ...]
+    config: IndexConfig,
+    draft: Path,
+    left_out: LeftOut,
+    kept: Optional[Kept],
+    payload: Tuple[str, ...],
+    stamps: Dict[Path, Tuple[int, int]],
 ) -> None:
     """Write the tables of texts, ids and ``payload``, those ``kept`` first; ids that are numbers go on.
 
-    Raises InputError for a bad line that is not left out, an id that occurs twice, and a file without texts.
+    Raises InputError for a bad line that is not left out, an id that occurs twice, and a file without texts
+    or that has another of ``stamps`` by now.
     """
     path, lines, first_id = Path(config.input_file), array("q"), 0
     rules, columns = LineRules(place=config.place), config.text_columns._replace(payload=payload)
@@ -620,6 +640,8 @@ def _write_texts(
             for table, text in zip(tables, (row.text, name, json.dumps(row.payload, ensure_ascii=False))):
                 table.append(text)
             lines.append(row.line)
+    for file, stamp in stamps.items():
+        check_unchanged(file, stamp)
     numbers = np.array(lines, dtype=np.int64)
     if not numbers.any():
         raise InputError(

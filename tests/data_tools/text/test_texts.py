@@ -193,6 +193,11 @@ def test_workbooks_and_parquet_are_texts(given, tmp_path):
     frame.to_excel(tmp_path / "a.xlsx", index=False)
     for name in ("a.parquet", "a.xlsx"):
         assert read(tmp_path / name) == [("a", "怎么开户"), ("b", "如何销户")]
+    pd.DataFrame({"id": [0, 2.0], "text": PLAIN[:2]}).to_parquet(tmp_path / "f.parquet")
+    assert read(tmp_path / "f.parquet") == [("0", PLAIN[0]), ("2", PLAIN[1])]
+    pd.DataFrame({"id": [0, None], "text": PLAIN[:2]}).to_parquet(tmp_path / "f.parquet")
+    fails(tmp_path / "f.parquet", "f.parquet:2: an empty id")
+    assert read(given("f.csv", f"id,text\n1.0,{PLAIN[0]}\n")) == [("1.0", PLAIN[0])]
     book = Workbook()
     for cell in ("text", "怎么开户", "#N/A"):
         book.active.append([cell])

@@ -1,5 +1,6 @@
 """An index whose texts are replaced, deleted and embedded anew answers as a dictionary of them would."""
 
+import io
 import json
 import re
 import signal
@@ -7,12 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from children import python
 from tiny_search import HashEmbedder, bm25_of, index_of, texts_of, use_embedder, write_lines
 
 from ernie_pair.core.cli.cli import parse_config
 from ernie_pair.core.errors import CheckpointError, InputError
+from ernie_pair.retrieval import build_index as building
 from ernie_pair.retrieval.build_index import IndexConfig, make_index
 from ernie_pair.retrieval.index import read_index, stored_vectors
 from ernie_pair.retrieval.index_folder import open_index_folder
@@ -162,6 +165,43 @@ def test_the_counts_of_a_change_are_said(tmp_path, capfd):
     assert f"2 deleted, 4 left in {index}\n" in said and 'ids.txt:2: "absent" is the id of no text in' in said
 
 
+@pytest.mark.parametrize("name, content", [
+    ("ids.csv", "id,reason\nq0,\nq3,wrong\n"),
+    ("ids.tsv", "q0\t\nq3\twrong\n"),
+    ("ids.jsonl", '{"id": 7}\n{"id": "q0"}\n{"id": "q3"}\n'),
+    ("ids.xlsx", "id,question,reply\nq0,怎么开户,去柜台办理\nq3,怎么销户,在手机上办理\n"),
+])  # fmt: skip
+def test_of_a_table_of_ids_only_the_ids_are_read(tmp_path, name, content):
+    index, path = faq(tmp_path), tmp_path / name
+    if path.suffix == ".xlsx":
+        pd.read_csv(io.StringIO(content)).to_excel(path, index=False)
+    else:
+        path.write_text(content)
+    make_index(IndexConfig("", str(index), delete=str(path)))
+    assert [*content_of(index)] == ["q1", "q2", "q4"]
+
+
+def test_lines_of_ids_that_are_left_out_are_said(tmp_path, capfd):
+    index, path = faq(tmp_path), write_lines(tmp_path / "ids.csv", ["id,reason", "q0,x", ",y", "q3,z"])
+    make_index(IndexConfig("", str(index), delete=str(path), on_bad_row="skip"))
+    assert "left out: 1 line, the first: " in capfd.readouterr().err
+    assert len(content_of(index)) == 3 and open_index_folder(index).manifest.lines_left_out == 0
+
+
+def test_a_file_that_changes_between_its_readings_changes_nothing(tmp_path, monkeypatch):
+    index, read = faq(tmp_path), building.read_texts
+    before = content_of(index)
+
+    def grown(path, *given, **named):
+        yield from read(path, *given, **named)
+        path.write_text(f"{path.read_text()}q2\t今天\t红\n")
+
+    monkeypatch.setattr(building, "read_texts", grown)
+    with pytest.raises(InputError, match="rows.tsv changed while it was read; run again"):
+        change(index, "update", HEAD, "q1\t今天\t绿")
+    assert content_of(index) == before
+
+
 def test_a_reader_goes_on_with_the_state_that_it_opened(tmp_path):
     index = faq(tmp_path)
     opened, folder = PairSearcher(index), open_index_folder(index)
@@ -212,7 +252,7 @@ def test_a_change_that_does_not_fit_changes_nothing(tmp_path, flag, lines, reaso
 
 def test_an_upgrade_keeps_the_texts_and_says_what_it_changes(tmp_path, monkeypatch, capfd):
     use_embedder(monkeypatch, HashEmbedder())
-    old = Checked(tmp_path, kind="ivf", dtype="fp16")
+    old = Checked(tmp_path, kind="ivf", dtype="fp16", lists=5)
     flags = {"upgrade_from": str(old.index), "embedding_model": "any"}
     for model, share in ((HashEmbedder(), "100.0"), (HashEmbedder("e" * 64, dim=3), r"\d\d?\.\d")):
         use_embedder(monkeypatch, model)
@@ -224,4 +264,5 @@ def test_an_upgrade_keeps_the_texts_and_says_what_it_changes(tmp_path, monkeypat
         made, before = (open_index_folder(folder).manifest for folder in (new, old.index))
         same = {"dim": made.dim, "fingerprint": model.fingerprint, "recall_at_10": made.recall_at_10}
         assert made == replace(before, **same)
+        assert read_index(new / "index.faiss", made.expected).nlist == 5
         assert PairSearcher(new, "any").search(old.rows["t1"][0])[0].text == old.rows["t1"][0]

@@ -112,6 +112,17 @@ def test_a_killed_run_reuses_its_vectors_bit_identically(tmp_path, embedder, mon
     assert sorted(os.listdir(tmp_path)) == ["cut", "texts.txt", "whole"]  # nothing else is left
 
 
+def test_vectors_of_another_column_are_not_reused(tmp_path, embedder):
+    rows = ["question\treply", *(f"{one}\t{other}" for one, other in zip(TEXTS, TEXTS[::-1]))]
+    path = str(write_lines(tmp_path / "faq.tsv", rows))
+    words = ["--input_file", path, "--embedding_model", "any", "--output_dir", str(tmp_path / "cut")]
+    words += ["--text_column", "question"]
+    assert python(Path(__file__).with_name("killed_index.py"), json.dumps(words)).returncode < 0
+    for name in ("cut", "whole"):
+        make_index(IndexConfig(path, str(tmp_path / name), embedding_model="any", text_column="reply"))
+    assert hashes_of(tmp_path / "cut") == hashes_of(tmp_path / "whole")
+
+
 def test_vectors_of_another_model_are_not_reused(tmp_path, embedder, monkeypatch):
     path = write_lines(tmp_path / "texts.txt", TEXTS)
     config = IndexConfig(str(path), str(tmp_path / "index"), embedding_model="any")
