@@ -188,7 +188,7 @@ def test_lines_of_ids_that_are_left_out_are_said(tmp_path, capfd):
     assert len(content_of(index)) == 3 and open_index_folder(index).manifest.lines_left_out == 0
 
 
-def test_a_file_that_changes_between_its_readings_changes_nothing(tmp_path, monkeypatch):
+def test_a_file_that_changes_while_it_is_read_changes_nothing(tmp_path, monkeypatch):
     index, read = faq(tmp_path), building.read_texts
     before = content_of(index)
 

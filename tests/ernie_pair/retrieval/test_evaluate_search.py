@@ -312,7 +312,7 @@ def test_a_threshold_is_saved_by_the_same_command_again(tmp_path, asked):
     assert (made / "measured.json").exists()
 
 
-def test_a_threshold_of_another_way_stays_and_one_not_reached_goes(tmp_path, asked):
+def test_a_threshold_of_another_way_of_searching_stays(tmp_path, asked):
     made, path, _ = asked
     other = {"retrieval": "bm25", "reranker": "a" * 64, "fingerprint": "", "threshold": 0.5, "asked": 0.9,
              "precision": 0.9, "interval": [0.8, 0.95], "coverage": 0.5, "questions": 10, "texts": 200,
@@ -340,7 +340,7 @@ def test_an_index_that_changes_meanwhile_gets_no_threshold(tmp_path, asked, monk
     assert not (made / "measured.json").exists()
 
 
-def test_the_lowest_score_that_was_measured_is_the_lowest_answer():
+def test_the_lowest_score_measured_is_the_lowest_answer():
     stage = evaluating.Stage(
         np.zeros((3, 7)), np.array([0.91, 0.95, -0.2]), np.array([True] * 3), [""] * 3, 1.0
     )
@@ -363,7 +363,7 @@ def test_a_new_threshold_is_another_answer(tmp_path, asked):
         search(**flags)
 
 
-def test_a_fused_rank_has_its_threshold_for_the_same_texts_alone(tmp_path, monkeypatch):
+def test_a_fused_rank_has_its_threshold_for_the_same_texts(tmp_path, monkeypatch):
     use_embedder(monkeypatch, HashEmbedder())
     monkeypatch.setattr(evaluating, "open_embedder", lambda *given: HashEmbedder())
     texts = texts_of(60)

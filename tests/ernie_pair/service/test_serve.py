@@ -168,8 +168,12 @@ def test_the_service_goes_on_after_anything_that_a_model_raises(model, error):
 
 def test_a_panic_outside_of_the_queue_is_answered_too(model):
     """As that of a tokenizer that counts the tokens of a query, in the thread of the event loop."""
-    about = {"unit": PROBABILITY, "recall_k": 5, "count": 9, "state": (None, None), "answering": None}
-    found = {"recall": lambda queries, **more: [[] for _ in queries], "check_columns": lambda where: None}
+    about = {"unit": PROBABILITY, "recall_k": 5, "count": 9, "state": (None, None)}
+    found = {
+        "recall": lambda queries, **more: [[] for _ in queries],
+        "check_columns": lambda where: None,
+        "answering_of": lambda where, top_k: None,
+    }
     index = type("Index", (), {**about, **found})
 
     def why_refused(query, cuts):

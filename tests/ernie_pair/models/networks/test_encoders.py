@@ -254,7 +254,7 @@ def test_a_cased_model_stays_cased_through_training_and_export(tmp_path, capfd):
     settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": False, "model_max_length": 16}
     assert json.loads((saved / "tokenizer_config.json").read_text()) == settings
     export_pair(ExportConfig(str(saved), str(tmp_path / "ship")))
-    assert not PairPredictor(tmp_path / "ship", "paddle")._tokenizer.lower_case
+    assert not PairPredictor(tmp_path / "ship", "paddle").tokenizer.lower_case
 
 
 @pytest.mark.parametrize(
