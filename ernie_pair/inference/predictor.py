@@ -129,6 +129,20 @@ class PairScorer:
         """Return the class, of two, of pairs that match, by which candidates are ranked."""
         return match_class(self.labels) or 0
 
+    def match_threshold(self, asked: Optional[float]) -> float:
+        """Return from which score on two texts match: ``asked``, that of the folder for a match, or 0.5.
+
+        Raises InputError for an ``asked`` that is no score, and without one for a model without classes.
+        """
+        self.unit.check_inside(asked)
+        if asked is not None:
+            return asked
+        if not self.labels.has_classes:
+            raise InputError(f"--model_path {self.where} gives scores; name a match's with --threshold")
+        if self.threshold is None:  # of class 1
+            return 0.5
+        return self.threshold if self.match else 1 - self.threshold
+
     def check_rankable(self) -> None:
         """Raise InputError for a model with more than two classes; log which of two is the match, if not 1.
 

@@ -396,13 +396,7 @@ def _open_reranker(config: MineConfig) -> Optional[Callable[..., np.ndarray]]:
         return None
     scorer = load(config.model_path, config.device, batch_tokens=config.batch_tokens)
     scorer.check_rankable()
-    scorer.unit.check_inside(config.threshold)
-    threshold = config.threshold
-    if threshold is None and scorer.threshold is not None:  # which is one of class 1
-        threshold = scorer.threshold if scorer.match else 1 - scorer.threshold
-    if threshold is None and not scorer.labels.has_classes:
-        raise InputError(f"--model_path {config.model_path} gives scores; name a match's with --threshold")
-    return partial(_are_matches, scorer, 0.5 if threshold is None else threshold)
+    return partial(_are_matches, scorer, scorer.match_threshold(config.threshold))
 
 
 def _are_matches(

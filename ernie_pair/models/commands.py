@@ -416,7 +416,7 @@ def average_weights(
 ) -> Arrays:
     """Return the mean of the weights by ``shares``, float32, added up in float64; whole numbers are equal.
 
-    ``is_encoder``: poolers, which no vector depends on, are left out where not all have them.
+    ``is_encoder``: poolers are left out: not every model has one, and no vector depends on it.
     Raises CheckpointError naming what is missing, unknown or of another shape.
     """
     sums: Arrays = {}

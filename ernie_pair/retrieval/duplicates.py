@@ -32,7 +32,6 @@ from ernie_pair.evaluation.scorer import load
 from ernie_pair.inference.predictor import PairScorer
 from ernie_pair.inference.scores import COSINE, PRODUCT
 from ernie_pair.inference.token_rows import BatchTokensFlag
-from ernie_pair.models.labels import match_class
 from ernie_pair.models.model_folder import list_model_files
 from ernie_pair.retrieval.build_index import THREADS_HELP
 from ernie_pair.retrieval.index import SEARCH_LIBRARIES, VectorIndex
@@ -44,6 +43,7 @@ from ernie_pair.retrieval.index_folder import (
     IndexFolder,
     open_index_folder,
 )
+from ernie_pair.retrieval.search_texts import OF_PAYLOAD
 from ernie_pair.retrieval.word_index import WordIndex
 from ernie_pair.runtime.cpu import cpu_threads
 from ernie_pair.runtime.processes.console import start_console
@@ -58,7 +58,6 @@ COLUMNS = {
     "score": float,
     "keep": str,
 }
-OF_PAYLOAD = "payload_"  # before the name of a column of the index that is one of these
 BLOCK = 512  # texts whose nearest are looked for at a time
 DIGITS = 6
 
@@ -152,16 +151,7 @@ def _threshold_of(config: AuditDuplicatesConfig, folder: IndexFolder, scorer: Op
         assert config.threshold is not None
         return config.threshold
     scorer.check_rankable()
-    scorer.unit.check_inside(config.threshold)
-    if config.threshold is not None:
-        return config.threshold
-    if not scorer.labels.has_classes:
-        raise InputError(
-            f"--model_path {config.model_path} gives scores; name that of the same texts with --threshold"
-        )
-    if scorer.threshold is None:
-        return 0.5
-    return scorer.threshold if match_class(scorer.labels) != 0 else 1 - scorer.threshold
+    return scorer.match_threshold(config.threshold)
 
 
 def _scored(

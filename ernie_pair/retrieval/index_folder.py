@@ -185,15 +185,11 @@ def _parsed_answering(found: Any) -> Answering:
     if not isinstance(found, dict) or {*found} != {*Answering._fields}:
         raise ValueError
     made = Answering(**{**found, "interval": tuple(found["interval"])})
-    texts, numbers = made[:3], [value for value in made[3:] if value is not made.interval]
-    shares = (made.asked, made.precision, made.coverage, *made.interval)
-    if not all(is_number(share, 0, 1) for share in shares) or not is_whole_number(made.questions, 1):
-        raise ValueError
-    if (
-        not is_texts([*texts])
-        or not all(map(is_number, [*numbers, *made.interval]))
-        or len(made.interval) != 2
-    ):
+    low, high = made.interval
+    shares = (made.asked, made.precision, made.coverage, low, high)
+    numbers = (made.threshold, made.texts, made.recall_k, made.slope, made.intercept)
+    are_numbers = all(map(is_number, numbers)) and all(is_number(share, 0, 1) for share in shares)
+    if not (are_numbers and is_whole_number(made.questions, 1) and is_texts([*made[:3]])):
         raise ValueError
     return made
 

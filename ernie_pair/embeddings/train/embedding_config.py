@@ -124,7 +124,8 @@ class EmbeddingConfig(RowFlags, TrainingFlags):
         fault = f" is none; use {', '.join(OBJECTIVES)}, or several, separated by commas"
         check_names("objective", self.objectives, OBJECTIVES, fault)
         is_taught, is_guided = not set(TAUGHT).isdisjoint(self.objectives), GIST in self.objectives
-        if (is_taught != is_guided) != bool(self.teacher) or is_taught and not self.hard_negatives:
+        is_unfit = (is_taught or is_guided) != bool(self.teacher) or is_taught and not self.hard_negatives
+        if is_unfit or is_taught and is_guided:  # whose teachers are of two kinds
             raise InputError(
                 f"--objective {self.objective} --teacher {self.teacher or '-'}: {' and '.join(TAUGHT)} need "
                 "a teacher of pairs and --hard_negatives, gist an embedding model as --teacher, and no other "

@@ -16,6 +16,7 @@ from ernie_pair.core.errors import InputError
 from ernie_pair.embeddings import open_embedder as opening
 from ernie_pair.embeddings.train.train_embedding import train_embedding
 from ernie_pair.evaluation.scorer import load
+from ernie_pair.inference.predictor import PairScorer
 from ernie_pair.inference.scores import PROBABILITY
 from ernie_pair.mining import mine_pairs as mining
 from ernie_pair.mining.mine_pairs import SPARE, MineConfig, mine_pairs
@@ -36,6 +37,7 @@ class Reranker:
     """Scores a pair by its two texts; ``asked``: how many pairs."""
 
     threshold, unit, labels, asked = None, PROBABILITY, SimpleNamespace(has_classes=True), 0
+    match_threshold = PairScorer.match_threshold
 
     def check_rankable(self):
         """It has one score."""

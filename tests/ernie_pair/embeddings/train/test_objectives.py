@@ -336,6 +336,7 @@ WORDS = "".join(f"第{n}个开头\t第{n}个结尾\t{'同异疑'[n % 3]}\n" for 
     (FIVE, {**COSENT, "negatives_file": "d"}, "--negatives_file is for --objective pairs, not cosent"),
     ("", {"objective": "kl"}, "--objective kl --teacher -: margin_mse and kl need a teacher of pairs and"),
     ("", {"teacher": "teacher"}, "--objective pairs --teacher .*, and no other takes one"),
+    ("", {"objective": "gist,kl"}, "gist an embedding model as --teacher"),
     ("", {**KL, "hard_negatives": 0}, "margin_mse and kl need a teacher of pairs and --hard_negatives"),
     ("我\t你\t1\n他\t她\t1\n", KL, "train.tsv: no pair has a hard negative"),
     ("我\t你\t1\n我\t我\t0\n他\t她\t1\n", KL, "train.tsv:2: the text '我' is its own negative; correct"),
