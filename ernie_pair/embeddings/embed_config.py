@@ -148,6 +148,9 @@ class EvaluateEmbeddingConfig(OverwriteFlag, RowFlags, EmbedderFlags):
     at_precision: float = classes_option(
         0.95, help="report the threshold that gives this precision, and its recall", above=0, at_most=1
     )
+    save_threshold: bool = data_option(
+        False, help="write that threshold into the folder of the model, where mine and Python obey it"
+    )
 
     def __post_init__(self):
         super().__post_init__()

@@ -25,6 +25,7 @@ from ernie_pair.inference.token_rows import (
 )
 from ernie_pair.models.embedding_json import EmbeddingSettings, compute_fingerprint
 from ernie_pair.models.spec import CONFIG, TOKENIZER, VOCAB, read_spec
+from ernie_pair.models.temperature import read_match_threshold
 from ernie_pair.runtime.cpu import cpu_threads
 
 BATCH_SIZE = 64
@@ -110,6 +111,11 @@ class TextEmbedder:
     def fingerprint(self) -> str:
         """Return the SHA-256, in hex, of everything that a vector depends on; see `compute_fingerprint`."""
         return compute_fingerprint(self.model.model_sha256, self.settings, self.dim)
+
+    @property
+    def match_threshold(self) -> Optional[float]:
+        """Return from which similarity on two texts match, as `evaluate` saved it; None: it did not."""
+        return read_match_threshold(Path(self.model.name), self.fingerprint)
 
     @property
     def identity(self) -> Tuple[str, str]:

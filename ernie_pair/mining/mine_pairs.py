@@ -10,7 +10,7 @@ pairs; see `ernie_pair.pairs.audit.findings`.
 
 import logging
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain, compress, islice
 from pathlib import Path
@@ -157,9 +157,10 @@ class MineConfig(BatchTokensFlag, RowFlags, OverwriteFlag):
         at_least=0,
         at_most=1,
     )
-    max_similarity: float = data_option(
-        0.6,
-        help="maximum cosine similarity of near texts; more similar texts may well be equal and are left out",
+    max_similarity: Optional[float] = data_option(
+        None,
+        help="maximum cosine similarity of near texts; more similar texts may well be equal and are left "
+        "out; none: below what evaluate --save_threshold saved of the embedding model, otherwise 0.6",
         above=0,
         at_most=1,
         usual=True,
@@ -181,7 +182,7 @@ class MineConfig(BatchTokensFlag, RowFlags, OverwriteFlag):
             raise InputError(
                 f"--min_rank {self.min_rank} leaves none of --max_rank {self.max_rank} texts; lower it"
             )
-        if self.min_similarity > self.max_similarity:
+        if self.max_similarity is not None and self.min_similarity > self.max_similarity:
             raise InputError(
                 f"--min_similarity {self.min_similarity} is above --max_similarity {self.max_similarity}: no "
                 "texts lie between; lower it"
@@ -271,6 +272,7 @@ class Quota:
 
 
 LABELLED = "labelled"
+MAX_SIMILARITY = 0.6
 NO_MATCH = np.float32(2)  # a similarity that no two texts have
 SPARE = 4  # neighbours looked at for each that a text may have: some are taken or known
 SAMPLED = 1000  # texts whose similarities are logged where no near pair was found
@@ -340,6 +342,7 @@ def _near_pairs(graph: TextGraph, config: MineConfig, kept: KeptBlocks) -> Itera
         asking = np.unique(graph.file.left[graph.equal_rows])
     is_match = _open_reranker(config)
     compare = _open_comparison(graph, kept, config)
+    config = replace(config, max_similarity=_max_similarity(compare, config))
     _log_doubt(graph, compare, config)
     most = _most_similar(graph, compare, config)[asking]
     ranks = config.min_rank, config.max_rank
@@ -372,6 +375,19 @@ def _near_pairs(graph: TextGraph, config: MineConfig, kept: KeptBlocks) -> Itera
     )  # fmt: skip
     if not count:
         _log_seen_range(graph, compare, asking[:SAMPLED], config)
+
+
+def _max_similarity(compare: Compare, config: MineConfig) -> float:
+    """Return the similarity up to which texts are near: that of the flags, else as the model says, or 0.6."""
+    if config.max_similarity is not None:
+        return config.max_similarity
+    if not isinstance(compare, Embeddings) or not compare.embedder.settings.has_unit_products:
+        return MAX_SIMILARITY
+    least = compare.embedder.match_threshold
+    if least is None:
+        return MAX_SIMILARITY
+    logger.info("near: from a similarity of %.4f on texts match, as %s says", least, config.embedding_model)
+    return float(np.nextafter(np.float32(least), np.float32(-1)))
 
 
 def _most_similar(graph: TextGraph, compare: Compare, config: MineConfig) -> np.ndarray:

@@ -155,7 +155,7 @@ class Embeddings:
     def __init__(
         self, embedder: TextEmbedder, texts: Sequence[str], kept: KeptBlocks, corpus: Optional[Corpus] = None
     ):
-        self.size = EMBEDDED_AT_ONCE
+        self.embedder, self.size = embedder, EMBEDDED_AT_ONCE
         self.parts = _vectors(embedder, texts, "passage", kept, "vectors")
         self.asking = self.parts
         if embedder.has_roles:

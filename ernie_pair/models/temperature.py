@@ -9,11 +9,13 @@
 The temperature divides the logits before the softmax: no class and no ranking changes by it, only how
 sure the model is. The threshold, of two classes, is the probability from which on a pair is of class 1,
 in place of the likelier class; it holds for the probabilities of this temperature. Both were found with
-the pairs scored as ``symmetric`` says, see `pair_symmetry`, and hold for no other way. ``measured`` is what
-the model reached with both, on other pairs: a value and its interval of each metric, and what that is worth
-beside the accuracy of shared characters. Any key may be absent.
+the pairs scored as ``symmetric`` says, see `pair_symmetry`, and hold for no other way. Of an embedding model
+``threshold`` is the similarity from which on two texts match, by vectors of ``fingerprint`` alone.
+``measured`` is what the model reached with both, on other pairs: a value and its interval of each metric, and
+what that is worth beside the accuracy of shared characters. Any key may be absent.
 """
 
+import logging
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
@@ -30,6 +32,8 @@ SYMMETRIES = ("none", "average")
 Score = Callable[[Sequence[str], Sequence[str]], np.ndarray]
 CALIBRATION = "calibration.json"
 SMALLEST, LARGEST = 1e-6, 1e6  # nothing was fitted to a temperature beyond these
+logger = logging.getLogger(__name__)
+
 HINT = (
     "remove it, or make it again: ernie-pair evaluate --calibrate_on FILE --save_temperature true "
     "--save_threshold true"
@@ -70,6 +74,7 @@ class Calibration:
     tuned_for: str = ""
     symmetric: str = "none"
     measured: Dict[str, Any] = field(default_factory=dict)
+    fingerprint: str = ""
 
     @property
     def is_tuned(self) -> bool:
@@ -117,6 +122,23 @@ def read_calibration(folder: Path, num_classes: int) -> Calibration:
         if not is_sound:
             raise InputError(f"{path}: {reason} in it; {HINT}")
     return c
+
+
+def read_match_threshold(folder: Path, fingerprint: str) -> Optional[float]:
+    """Return from which similarity on texts match, by vectors of this ``fingerprint``; None: it is not saved.
+
+    Raises InputError for a wrong file.
+    """
+    path = folder / CALIBRATION
+    found = read_json_object(path, HINT) if path.exists() else {}
+    if "fingerprint" not in found:
+        return None
+    if not is_number(found.get("threshold")):
+        raise InputError(f"{path}: a threshold that is not a number in it; remove it")
+    if found["fingerprint"] == fingerprint:
+        return found["threshold"]
+    logger.warning("%s is of other vectors (another length or other weights), and is not used", path)
+    return None
 
 
 def is_temperature(value: Any) -> bool:

@@ -23,7 +23,7 @@ DIM = 16
 class HashEmbedder:
     """Adds up a vector for every character and every two that follow each other; ``calls`` counts texts."""
 
-    max_seq_len, batch_size, num_cut, prompt = 20, 64, 0, ""
+    max_seq_len, batch_size, num_cut, prompt, match_threshold = 20, 64, 0, "", None
 
     def __init__(self, fingerprint: str = "f" * 64, dim: int = DIM):
         self.fingerprint, self.dim, self.calls = fingerprint, dim, []

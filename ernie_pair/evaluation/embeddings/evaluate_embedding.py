@@ -20,6 +20,7 @@ from ernie_pair.inference.embedder import TextEmbedder, describe_cut, unit_rows
 from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.labels import Labels, parse_label_range
 from ernie_pair.models.model_folder import with_model_folder
+from ernie_pair.models.temperature import CALIBRATION, Calibration, write_calibration
 from ernie_pair.pairs.data.pair_source import PairSource, labels_for
 from ernie_pair.pairs.data.rejected import log_rejected, rejected_beside
 from ernie_pair.runtime.processes.console import start_console
@@ -36,7 +37,9 @@ def evaluate_embedding(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
     start_console(World())
     if Path(config.model_path).is_dir():
         config = with_model_folder(config)
-    found = measured_once("evaluate embedding", config, _measure)
+    elif config.save_threshold:
+        raise InputError(f"--save_threshold true: --model_path {config.model_path} is not a folder of yours")
+    found = measured_once("evaluate embedding", config, _measure, CALIBRATION)
     for dim, metrics in found["dims"].items():
         which = [f"dim {dim}"] if len(found["dims"]) > 1 else []
         say("  ".join([*which, *(f"{name} {value:.4f}" for name, value in metrics.items())]))
@@ -45,7 +48,32 @@ def evaluate_embedding(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
         reached += "{interval[1]:.4f}), recall {recall:.4f}, {rows} of {pairs} pairs"
         none = "no similarity reaches precision {asked:g}; the nearest is {precision:.4f}"
         say((reached if threshold["reached"] else none).format(**threshold))
+    if config.save_threshold:
+        _save(config, found)
     return found
+
+
+def _save(config: EvaluateEmbeddingConfig, found: Dict[str, Any]) -> None:
+    """Write the threshold into the folder of the model. Raises InputError without one."""
+    chosen = found["threshold"]
+    if not chosen or not chosen["reached"]:
+        cure = "ask for less with --at_precision" if chosen else "give labels 0 and 1"
+        raise InputError(
+            f"--save_threshold true: no similarity reaches precision {config.at_precision:g} on "
+            f"{config.input_file}, and nothing was saved; {cure}"
+        )
+    write_calibration(
+        Path(config.model_path),
+        Calibration(
+            threshold=chosen["threshold"],
+            tuned_on=config.input_file,
+            tuned_rows=chosen["pairs"],
+            tuned_for=f"precision {config.at_precision:g}",
+            measured={name: chosen[name] for name in ("precision", "interval", "recall")},
+            fingerprint=found["fingerprint"],
+        ),
+    )
+    say(f"saved: {Path(config.model_path) / CALIBRATION}; mine takes nearer texts for matches")
 
 
 def _measure(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:

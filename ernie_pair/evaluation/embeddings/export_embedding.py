@@ -27,12 +27,19 @@ from ernie_pair.inference.embedder import VECTORS, open_vector_backend
 from ernie_pair.inference.exported_model import GPU, INT8_FILES, ONNX_FILES, PADDLE_FILES
 from ernie_pair.inference.token_rows import Batch, encode_single_texts, evaluation_batches, open_tokenizer
 from ernie_pair.kernels.choice import KernelFlags
-from ernie_pair.models.embedding_json import EMBEDDING, EXPORTED, EmbeddingSettings, read_embedding
+from ernie_pair.models.embedding_json import (
+    EMBEDDING,
+    EXPORTED,
+    EmbeddingSettings,
+    compute_fingerprint,
+    read_embedding,
+)
 from ernie_pair.models.model_card import ModelCard, data_in, measured_in, write_card
 from ernie_pair.models.model_folder import list_model_files, with_model_folder
 from ernie_pair.models.networks.text_encoder import TextEncoder, load_text_encoder
 from ernie_pair.models.source import WRITE_FAMILY, ModelSource, open_model
 from ernie_pair.models.spec import CONFIG
+from ernie_pair.models.temperature import CALIBRATION, read_match_threshold
 from ernie_pair.models.tokenizers import copy_tokenizer
 from ernie_pair.runtime.cpu import cpu_threads
 from ernie_pair.runtime.device import quiet_libraries, start_device
@@ -60,7 +67,10 @@ def export_embedding(config: ExportEmbeddingConfig) -> None:
     config = with_model_folder(config, "give that of an embedding model")
     output_dir = Path(os.path.realpath(config.output_dir))
     check_replaceable(
-        output_dir, (*EXPORTED, EMBEDDING, README, CONFIG_YAML) if (output_dir / EMBEDDING).is_file() else ()
+        output_dir,
+        (*EXPORTED, EMBEDDING, CALIBRATION, README, CONFIG_YAML)
+        if (output_dir / EMBEDDING).is_file()
+        else (),
     )
     inputs: Dict[str, Sequence[Path]] = {"model_path": list_model_files(config.model_path)}
     outputs = [output_dir / name for name in (*EXPORTED, EMBEDDING, README)]
@@ -129,6 +139,7 @@ def _fill(
         facts["int8"] = drift = _drift(int8, batches, expected)
         note = _describe_drift("int8", drift)
         logger.info("%s", note)
+    _carry_threshold(Path(source.name), draft, compute_fingerprint(model_sha256, settings, settings.dim))
     (draft / EMBEDDING).write_text(settings.to_json(**facts), encoding="utf-8")
     told = {
         "exported from": Path(source.name).name,
@@ -143,6 +154,13 @@ def _fill(
     on, metrics = measured_in(folder)
     card = ModelCard(title=title, facts=told, commands=COMMANDS, python=PYTHON)
     write_card(draft, replace(card, data=data_in(folder), metrics=metrics, measured_on=on))
+
+
+def _carry_threshold(folder: Path, draft: Path, fingerprint: str) -> None:
+    """Copy from which similarity on texts match, if it was saved of the vectors that the export computes."""
+    is_same = read_match_threshold(folder, fingerprint)
+    if is_same is not None:
+        (draft / CALIBRATION).write_bytes((folder / CALIBRATION).read_bytes())
 
 
 def _drift(

@@ -177,6 +177,17 @@ def test_mined_texts_are_those_of_loops(models, tmp_path, capfd, flags, reranks)
         assert not reranks or models.asked
 
 
+def test_texts_match_from_the_threshold_of_the_model_on(models, tmp_path, capfd, monkeypatch):
+    _, rows = labelled(4)
+    most = max(similarity for found in mine(tmp_path, rows).values() for _, similarity in found)
+    least = 0.75 * most
+    monkeypatch.setattr(Vectors, "match_threshold", least)
+    found = mine(tmp_path, rows, max_similarity=None)
+    assert found and all(similarity < least for others in found.values() for _, similarity in others)
+    assert f"from a similarity of {least:.4f} on texts match, as any says" in "".join(capfd.readouterr())
+    assert found == mine(tmp_path, rows, max_similarity=float(np.nextafter(np.float32(least), 0)))
+
+
 @pytest.mark.parametrize("kind", ["flat", "ivf", "hnsw"])
 def test_an_index_gives_what_its_texts_give(models, tmp_path, kind):
     texts, rows = labelled(5)

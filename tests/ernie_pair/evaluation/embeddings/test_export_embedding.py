@@ -223,6 +223,25 @@ def test_a_named_length_above_dim_is_refused(folder, tmp_path):
     assert list(json.loads((tmp_path / "x.json").read_text())["dims"]) == ["8"]
 
 
+def test_a_saved_similarity_goes_with_the_vectors_it_is_of(folder, tmp_path, capfd):
+    model = shutil.copytree(folder / "model", tmp_path / "model")
+    pairs = write_matches(tmp_path / "dev.tsv", 30)
+    flags = {"model_path": str(model), "input_file": str(pairs), "device": "cpu", "save_threshold": True}
+    with pytest.raises(InputError, match="no similarity reaches precision 0.999 on .*nothing was saved"):
+        evaluate_embedding(EvaluateEmbeddingConfig(**flags, at_precision=0.999))
+    assert open_embedder(model).match_threshold is None
+    found = evaluate_embedding(EvaluateEmbeddingConfig(**flags, at_precision=0.5))["threshold"]
+    export_embedding(ExportEmbeddingConfig(str(model), str(tmp_path / "ship")))
+    for name in ("model", "ship"):
+        assert open_embedder(tmp_path / name).match_threshold == found["threshold"]
+    assert open_embedder(model, options=EmbedderOptions(dim=8)).match_threshold is None
+    export_embedding(ExportEmbeddingConfig(str(model), str(tmp_path / "int8"), quantize="int8"))
+    assert open_embedder(tmp_path / "int8").match_threshold is None
+    assert capfd.readouterr().err.count("is of other vectors") == 2
+    with pytest.raises(InputError, match="model_path nowhere is not a folder of yours"):
+        evaluate_embedding(EvaluateEmbeddingConfig("nowhere", str(pairs), save_threshold=True))
+
+
 def test_the_similarity_of_a_precision_is_that_of_the_curve():
     rng = np.random.default_rng(3)
     labels = (rng.random(400) < 0.4).astype(np.float64)
