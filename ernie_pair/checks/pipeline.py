@@ -31,7 +31,7 @@ from ernie_pair.checks.pipeline_inputs import (
     inspect_inputs,
 )
 from ernie_pair.checks.recipe import RecipeCommands, Step, choose_epochs, run_steps
-from ernie_pair.core.errors import again_with, counted
+from ernie_pair.core.errors import InputError, again_with, counted
 from ernie_pair.core.files.atomic_folder import only_writer
 from ernie_pair.core.files.json_file import read_json_object
 from ernie_pair.core.files.results import paths_named, read_record
@@ -47,6 +47,7 @@ from ernie_pair.runtime.cpu import free_memory
 from ernie_pair.runtime.processes.child_command import words_of
 
 MAX_AUDITED = 200 << 20  # bytes of text
+GENERAL = "general.json"  # what `evaluate` says of the general pairs
 
 
 class Size(NamedTuple):
@@ -153,6 +154,11 @@ class Plan:
         self.characters = inputs.characters_of_pairs + (inputs.text.characters if inputs.text else 0)
         self.size = self._choose_size()
         self.is_new = spec is None and self.trains
+        if config.general_file and self.is_new and not self.pretrains:
+            raise InputError(
+                "--general_file: the new model knows nothing before its training, so this cannot cost it "
+                "anything; leave it out, or --pretrain false"
+            )
         self.start = str(self.folder / "small") if self.is_new else config.model_name_or_path
         # Tokens of a sample of pretraining.
         self.length = max(inputs.length, 64) if inputs.text else inputs.length
@@ -251,6 +257,7 @@ class Plan:
             "model": model,
             "pretraining": f"{samples}: about {of_pretraining} min" if self.pretrains else "none",
             **({"training": f"{epochs}: about {of_training} min"} if config.train_file else {}),
+            **({"general": f"{config.general_file}, before and after"} if config.general_file else {}),
             "memory": f"about {memory:.1f} GB; {free_memory() / 1e9:.1f} GB are free",
             "output": f"{self.folder}; stop it at any time, the same command continues",
         }
@@ -267,6 +274,7 @@ class Plan:
         chosen += [self._prepare] if is_prepared else []
         chosen += [self._pretrain, self._convert] if self.pretrains else []
         chosen += [self._train, self._evaluate, self._export] if has_pairs else []
+        chosen += [self._measure_general] if self.config.general_file else []
         if self.search:
             rate, is_new = self._choose_rate(self.size.training_rate), self.is_new and not self.pretrains
             chosen += self.search.steps(self._pretrained, rate, is_new)
@@ -421,6 +429,14 @@ class Plan:
         words = words_of("evaluate", model_path=folder / "pair", input_file=test, **flags)
         return Step("evaluate", [words], decided=lambda: self._verdict_of_pairs)
 
+    def _measure_general(self) -> Step:
+        """Measure what the model that was given, or the new one once it is pretrained, has lost."""
+        start = self.config.model_name_or_path or self._pretrained()
+        flags = {"output_file": self.folder / GENERAL, "swap": "false", "device": self.config.device}
+        flags.update(self.config.row_flags, input_file=self.config.general_file, model_name_or_path=start)
+        words = words_of("evaluate", model_path=self.folder / "pair", **flags)
+        return Step("measure the general pairs", [words], decided=lambda: self.cost["line"])
+
     def _export(self) -> Step:
         words = words_of("export", model_path=self.folder / "pair", output_dir=self.folder / "exported")
         return Step("export", [words], decided=lambda: "the exported model answers as the trained one")
@@ -428,17 +444,25 @@ class Plan:
     @property
     def metrics(self) -> dict[str, Any]:
         """Return the measures of the classifier, of an FAQ alone those of its search."""
-        return self.evaluation if self.config.train_file else self.search.measured if self.search else {}
+        if not self.config.train_file:
+            return self.search.measured if self.search else {}
+        return {**self.evaluation, **({"general": self.cost} if self.config.general_file else {})}
 
     @cached_property
     def evaluation(self) -> dict[str, Any]:
         """Return what was measured."""
         return read_json_object(self.folder / "evaluation.json", "run the same command again")
 
+    @cached_property
+    def cost(self) -> dict[str, Any]:
+        """Return what training has cost on the general pairs."""
+        return read_json_object(self.folder / GENERAL, "run the same command again")["start"]
+
     @property
     def verdict(self) -> str:
         """Return what was reached, beside what needs no model, and what next."""
         of_pairs = [self._verdict_of_pairs] if self.config.train_file else []
+        of_pairs += [f"general pairs: {self.cost['line']}"] if self.config.general_file else []
         return "; ".join([*of_pairs, *([self.search.verdict] if self.search else [])])
 
     @cached_property

@@ -36,7 +36,13 @@ from ernie_pair.models.source import open_model
 from ernie_pair.models.spec import ModelSpec
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.data.pair_records import LABEL_MAP_HELP, RowFlags
-from ernie_pair.pairs.data.pair_source import PairSource, check_columns, labels_for, read_all
+from ernie_pair.pairs.data.pair_source import (
+    PairSource,
+    check_columns,
+    check_of_matches,
+    labels_for,
+    read_all,
+)
 from ernie_pair.pretraining.config.pretrain_config import check_family
 from ernie_pair.retrieval.index import SEARCH_LIBRARIES
 from ernie_pair.runtime.cpu import usable_cores
@@ -71,6 +77,11 @@ class PipelineConfig(RowFlags):
     )
     test_file: str = file_option(
         "", help="labelled pairs for measuring it; empty: rows of train_file, split off by query"
+    )
+    general_file: str = file_option(
+        "",
+        help="labelled pairs of another domain, two classes: what training costs on them; AUC before, of an "
+        "encoder by its similarities, and after",
     )
     dev_share: float = data_option(
         0.1, help="share of the rows that is split off for each of the two", above=0, at_most=0.4
@@ -130,7 +141,7 @@ class PipelineConfig(RowFlags):
                 "--sheet and --header_row are of one table, and --train_file and --faq_file are two; leave "
                 "them out, or save the table that is not found without them as .csv"
             )
-        for name in ("dev_file", "test_file", "label_map"):
+        for name in ("dev_file", "test_file", "general_file", "label_map"):
             if getattr(self, name) and not self.train_file:
                 raise InputError(f"--{name} is for labelled pairs; give --train_file, or leave it out")
         if self.are_scores and self.label_map:
@@ -139,12 +150,6 @@ class PipelineConfig(RowFlags):
             raise InputError(
                 "--dev_share splits rows off, and --dev_file and --test_file are given; leave one of them out"
             )
-
-    @property
-    def row_flags(self) -> dict[str, object]:
-        """Return the flags that say how the rows of the given files are read, without usual ones."""
-        usual = {name: item.default for name, item in RowFlags.__dataclass_fields__.items()}
-        return {name: getattr(self, name) for name in usual if getattr(self, name) != usual[name]}
 
 
 class TextSummary(NamedTuple):
@@ -274,6 +279,9 @@ def _read_pairs(config: PipelineConfig) -> _PairsRead:
             f"--test_file {config.test_file} holds the pairs that the model learns or is chosen by; give "
             "others, or leave it out: then rows of --train_file are split off"
         )
+    if config.general_file:
+        general = PairSource.of(config, "general_file", labels).read()
+        check_of_matches("general_file", general, labels, sources["train"])
     return _PairsRead(read["train"], {split: len(each) for split, each in read.items()}, labels, balance)
 
 

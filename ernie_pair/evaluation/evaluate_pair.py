@@ -20,6 +20,7 @@ from ernie_pair.evaluation.evaluation import (
     Fitted,
     ScoreAnswers,
     Scored,
+    compare_with_start,
     evaluate_classes,
     evaluate_ranking,
     evaluate_scores,
@@ -27,7 +28,7 @@ from ernie_pair.evaluation.evaluation import (
 )
 from ernie_pair.evaluation.evaluation_report import FILES, read_origin, write_report
 from ernie_pair.evaluation.robustness_table import Robustness, new_pairs_of, table_lines
-from ernie_pair.evaluation.scorer import open_scorer, read_pairs, results_of
+from ernie_pair.evaluation.scorer import open_scorer, read_pairs, results_of, start_logits
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST
 from ernie_pair.inference.predictor import PairPredictor, PairScorer
 from ernie_pair.inference.scores import check_threshold
@@ -40,9 +41,10 @@ from ernie_pair.pairs.config.ask_config import EvaluateConfig
 from ernie_pair.pairs.config.pair_config import refuse_class_flags, refuse_query
 from ernie_pair.pairs.data.label_checks import MIN_COMPARED, TURNED, describe_baseline
 from ernie_pair.pairs.data.pair_file import Pairs
-from ernie_pair.pairs.data.pair_source import PairSource
+from ernie_pair.pairs.data.pair_source import PairSource, check_of_matches
 from ernie_pair.pairs.robustness.perturb import parse_kinds, perturb
 from ernie_pair.pairs.targets.metrics import METRICS, OF_TARGET, describe_single_class
+from ernie_pair.runtime.device import default_device
 
 WRITTEN = "; the evaluation is written, nothing is saved"
 
@@ -132,6 +134,12 @@ def _evaluate_classes(
     baseline = describe_baseline(answers.pairs, scorer.labels, scorer.shared_characters)
     evaluation["shared_characters"] = baseline
     evaluation["verdict"], _ = describe_worth(evaluation, scorer.learned_nothing)
+    if config.model_name_or_path:
+        device = default_device() if config.device == "auto" else config.device
+        trained = getattr(scorer, "model", None)  # an exported one has none
+        family = trained.spec.family if trained else ""
+        before = start_logits(config.model_name_or_path, answers.pairs, scorer.labels, device, family)
+        evaluation["start"] = compare_with_start(before, answers, config)
     if is_saved:
         measured: Dict[str, Any] = {}
         if answers.asked is None:  # what a model's folder keeps of it for its cards: metrics, and on what
@@ -199,6 +207,8 @@ def _answers(scorer: PairScorer, config: EvaluateConfig) -> Answers:
         saved = Calibration(symmetric=symmetric)
     _refuse_unsavable(config, saved, scorer.num_classes)
     pairs, calibrating, tuning = _read(scorer, config)
+    if config.model_name_or_path:
+        check_of_matches("model_name_or_path", pairs, scorer.labels)
     scored: Dict[str, Scored] = {}
     for each in (pairs, calibrating, tuning):
         if each is not None and each.sha256 not in scored:
@@ -306,6 +316,8 @@ def _log_evaluation(evaluation: Dict[str, Any], config: EvaluateConfig, is_saved
         logger.warning("the temperature %.3g is at the end of its range; fit it on more rows", temperature)
     kind = ", the evaluated rows" if calibration["is_judged_file"] else ""
     logger.info("temperature %.4g, from %s%s", temperature, calibration["fitted_on"], kind)
+    if "start" in evaluation:
+        logger.info("%s, %s", evaluation["start"]["model"], evaluation["start"]["line"])
     for name in ("ece", "ece_top_label"):
         figures = (calibration[key] for key in (f"{name}_method", name, f"{name}_calibrated"))
         logger.info("calibration error, %s: %.4f; with the temperature %.4f", *figures)

@@ -9,6 +9,7 @@ import numpy as np
 
 from data_tools.text.characters import compatible, lowered
 from ernie_pair.core.cli.standard_streams import original_value
+from ernie_pair.core.errors import counted
 from ernie_pair.evaluation import calibration
 from ernie_pair.evaluation.robustness_table import Robustness, robustness_table
 from ernie_pair.inference.scores import clip_scores, decide, probabilities
@@ -230,6 +231,30 @@ def evaluate_classes(answers: Answers, config: EvaluateConfig) -> Dict[str, obje
         sections["robustness"] = {"seed": config.seed, "kinds": table}
     measured = metrics.measure(logits, labels, predictions)
     return {**{name: _known(value) for name, value in measured.items()}, **sections}
+
+
+def compare_with_start(before: np.ndarray, answers: Answers, config: EvaluateConfig) -> Dict[str, Any]:
+    """Return the AUC of the start and of this model, their difference, and its interval by paired bootstrap.
+
+    ``before``: logits [N, 2] of the start on the same rows; ``line``: all of it in words.
+    """
+    rows = [CountedRows(logits, answers.labels) for logits in (before, answers.logits)]
+
+    def measure(counts: np.ndarray) -> Dict[str, float]:
+        one, other = (each.measure(counts)["auc"] for each in rows)
+        return {"before": one, "after": other, "difference": other - one}
+
+    found: Dict[str, Any] = measure(np.ones(len(answers.labels), dtype=np.int64))
+    drawn = (len(answers.labels), config.bootstrap, config.seed)
+    found["interval"] = metrics.bootstrap_intervals(measure, ["difference"], *drawn).get("difference")
+    line = f"{describe_change(**found)}, on {counted(len(answers.labels), 'pair')}"
+    return {"model": config.model_name_or_path, **found, "line": line}
+
+
+def describe_change(before: float, after: float, difference: float, interval: Optional[List[float]]) -> str:
+    """Return an AUC before and after training, its change, and the interval of that, if there is one."""
+    between = f", 95 %: {interval[0]:+.4f} to {interval[1]:+.4f}" if interval else ""
+    return f"AUC {before:.4f} before training, {after:.4f} after ({difference:+.4f}{between})"
 
 
 # What a threshold can be chosen for (--tune_for), and its name among `thresholds_of`.

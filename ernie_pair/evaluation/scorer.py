@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable, Dict, Optional, Sequence, Union
 
+import numpy as np
+
 from ernie_pair.core.cli.options import paths_in
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.atomic_folder import list_content
@@ -59,6 +61,34 @@ def load(
     PROBABILITY.check_inside(threshold)
     scorer.decide_by(threshold, symmetric)
     return scorer
+
+
+def start_logits(start: str, pairs: Pairs, labels: Labels, device: str, family: str = "") -> np.ndarray:
+    """Return what the model that a training began from says of ``pairs``, logits float64 [N, 2].
+
+    A classifier of two classes says how sure it is of a match; of any other model it is the cosine of two
+    vectors. ``labels``: two classes, in whose order they are; ``family``: that of the trained model, where it
+    is known. Raises InputError for a model without weights.
+    """
+    from ernie_pair.embeddings.open_embedder import settings_of_model
+    from ernie_pair.inference.embedder import TextEmbedder
+    from ernie_pair.kernels.choice import KernelFlags
+    from ernie_pair.models.model_folder import kind_of_folder
+    from ernie_pair.models.networks.text_encoder import open_trained  # which loads Paddle
+    from ernie_pair.models.source import WRITE_FAMILY, open_model
+
+    source = open_model(start, model_type=family, no_family=WRITE_FAMILY)
+    if source.spec.num_labels == 2 and source.folder and not kind_of_folder(str(source.folder)):
+        of_match = load(str(source.folder), device).score([*zip(pairs.left, pairs.right)])
+    else:
+        embedder = TextEmbedder(open_trained(source, settings_of_model(source), device, KernelFlags(), 0))
+        left, right = (
+            embedder.unit_vectors(pairs.left, "query"),
+            embedder.unit_vectors(pairs.right, "passage"),
+        )
+        of_match = np.einsum("nd,nd->n", left, right, dtype=np.float64)
+    both = np.stack([-of_match, of_match], axis=1)
+    return both if match_class(labels) else both[:, ::-1]
 
 
 def refuse_embedder(folder: str) -> None:

@@ -20,8 +20,9 @@ from ernie_pair.core.cli.cli import parse_config
 from ernie_pair.core.cli.options import defaults_of
 from ernie_pair.core.errors import CheckpointError, InputError, counted
 from ernie_pair.core.files.atomic_files import published
-from ernie_pair.core.files.json_file import write_json
+from ernie_pair.core.files.json_file import read_json_object, write_json
 from ernie_pair.core.files.results import check_absent
+from ernie_pair.evaluation.evaluation import describe_change
 from ernie_pair.experiments.config import CompareConfig
 from ernie_pair.experiments.series import (
     PREDICTIONS,
@@ -38,7 +39,7 @@ from ernie_pair.models.source import ModelSource, open_model
 from ernie_pair.pairs.config.ask_config import PredictConfig, parse_named_models
 from ernie_pair.pairs.config.pair_config import TrainConfig, chosen_labels
 from ernie_pair.pairs.data.pair_file import Pairs
-from ernie_pair.pairs.data.pair_source import PairSource, label_map_in
+from ernie_pair.pairs.data.pair_source import PairSource, check_of_matches, label_map_in
 from ernie_pair.pairs.targets.metrics import (
     LIKELIEST,
     METRICS,
@@ -62,7 +63,7 @@ from ernie_pair.training.run_log import read_all_events
 
 FILES = ("compare.json", "compare.png", "compare.html")
 SHOWN = ("accuracy", "f1", "auc")
-MASKED_WORDS = "masked words: loss (perplexity)"
+MASKED_WORDS, GENERAL_PAIRS = "masked words: loss (perplexity)", "general pairs"
 SEED = 1234  # of the resamples, and of the masks of --domain_data
 BATCH = 32  # samples of --domain_data
 DOMAIN_SAMPLES = 1000
@@ -70,6 +71,7 @@ AT_CHANCE = ("accuracy", "auc")  # f1 has no value of its own for a guess: it fo
 
 Metrics = Dict[str, float]
 Domain = Optional[Dict[str, Dict[str, object]]]
+General = Optional[Dict[str, Dict[str, Any]]]  # what `_cost_of` says of each start
 
 
 class Difference(NamedTuple):
@@ -182,6 +184,7 @@ def write_comparison(
     paths: Dict[str, str],
     runs: Sequence[Run],
     made: Origin,
+    general: General = None,
 ) -> None:
     """Write the comparison to ``files``, which become FILES; the page shows ``runs`` too. Raises OSError."""
     content = {
@@ -189,10 +192,11 @@ def write_comparison(
         **comparison._asdict(),
         "differences": [difference._asdict() for difference in comparison.differences],
         "domain": domain,
+        "general": general,
     }
     text, picture, page = files
     write_json(text, content)
-    panels, tables = panels_of(comparison, domain), build_tables(comparison, domain)
+    panels, tables = panels_of(comparison, domain), build_tables(comparison, domain, general)
     picture.write_bytes(draw_picture(panels, len(panels), "png"))
     charts = [draw_chart(title, draw, "") for title, draw in panels]
     page.write_text(page_of(runs, [], made, "Starts compared", tables, charts), encoding="utf-8")
@@ -255,7 +259,7 @@ DIFFERENCES_NOTE = (
 )
 
 
-def build_tables(comparison: Comparison, domain: Domain) -> List[Table]:
+def build_tables(comparison: Comparison, domain: Domain, general: General = None) -> List[Table]:
     """Return a row for each start, and one for each metric of each two of them."""
     heads = ["start", *(head for metric in SHOWN for head in (metric, "95 %")), "at chance"]
     starts: List[List[object]] = []
@@ -269,6 +273,7 @@ def build_tables(comparison: Comparison, domain: Domain) -> List[Table]:
         if domain:  # a dash for a model that cannot be asked
             loss = domain[name]
             cells.append("-" if "reason" in loss else f"{loss['lm_loss']:.4f} ({loss['perplexity']:.1f})")
+        cells += [general[name]["line"]] if general else []
         starts.append(cells)
     differences: List[List[object]] = []
     for difference in comparison.differences:
@@ -284,9 +289,10 @@ def build_tables(comparison: Comparison, domain: Domain) -> List[Table]:
     title = f"{comparison.rows} rows, {seeds}, by {LIKELIEST}"
     spread = "" if comparison.deviation is None else ", +- their standard deviation"
     note = STARTS_NOTE.format(spread, comparison.chance["accuracy"])
+    heads += [*([MASKED_WORDS] if domain else []), *([GENERAL_PAIRS] if general else [])]
     of_differences = ["difference", "metric", "mean", "95 %", "not above 0", "remark"]
     return [
-        Table(title, [*heads, MASKED_WORDS] if domain else heads, starts, note),
+        Table(title, heads, starts, note),
         Table("Differences", of_differences, differences, DIFFERENCES_NOTE),
     ]
 
@@ -309,7 +315,7 @@ def domain_loss(source: ModelSource, corpus: Corpus, num_samples: int, max_seq_l
     return {name: measured[name] for name in ("lm_loss", "perplexity", "lm_accuracy", "masked_tokens")}
 
 
-TEST = "test.jsonl"
+TEST, GENERAL = "test.jsonl", "general.json"  # pairs of the series; what a run says of general ones
 RANDOM = "random:"
 STARTS_EXAMPLE = 'write it as in --starts "domain=output/dynamic base=ernie-1.0"'
 
@@ -337,48 +343,53 @@ def compare_starts(config: CompareConfig) -> None:
     if config.domain_data:
         corpus = open_corpus(find_corpus(config.domain_data, "--domain_data"))
     labels = _labels_of_all(starts, train)
-    pairs, names = _test_pairs(config, train, labels), labels.names
+    asked, names = _read_asked(config, train, labels), labels.names
+    pairs = asked["test_file"]
     inputs = {"train_config": config.train_config, "test_file": config.test_file}
-    inputs.update(train_file=train.train_file, dev_file=train.dev_file)
+    inputs.update(train_file=train.train_file, dev_file=train.dev_file, general_file=config.general_file)
     series = Series("compare starts", config, FILES, inputs)
     series.check_existing()
     if not series.path.is_file():
         check_absent([series.folder / TEST], config.overwrite)
     symmetric = "average" if train.scored_as == "average" else config.symmetric
-    _keep_plan(series, train, symmetric, starts, pairs)
+    _keep_plan(series, train, symmetric, starts, asked)
     keep_config(series.folder, "compare starts", config)
     seeds = list(range(train.seed, train.seed + config.seeds))
     folders = {each.name: [series.folder / f"{each.name}-seed-{seed}" for seed in seeds] for each in starts}
     runs = [(start, seed, folders[start.name][n]) for n, seed in enumerate(seeds) for start in starts]
     shown = [f"{folder}; see {_log_of(folder)}" for *_, folder in runs]
     with StopSignals():
-        for place in iterate_unfinished(shown, lambda place: (runs[place][2] / PREDICTIONS).is_file()):
-            _train_and_predict(*runs[place], config.train_config, train, symmetric)
+        for place in iterate_unfinished(shown, lambda place: _is_done(*runs[place], config.general_file)):
+            _train_and_predict(*runs[place], config, train, symmetric)
     logits = {
         name: [read_logits(folder / PREDICTIONS, len(pairs), len(names)) for folder in each]
         for name, each in folders.items()
     }
     comparison = compare(logits, pairs.known_labels, seeds, config.bootstrap)
     domain = None if corpus is None else _domain_losses(starts, corpus, train)
+    costs = {start.name: _cost_of(folders[start.name]) for start in starts} if config.general_file else None
     for line in warnings_of(comparison, names):
         logger.warning("%s", line)
     # For the page; somebody may have removed a log, and only the predictions are needed.
     logged = [str(folder) for each in folders.values() for folder in each if read_all_events(folder / EVENTS)]
     paths, made = {start.name: start.path for start in starts}, Origin(asdict(config))
     with series.published() as drafts:
-        write_comparison(drafts, comparison, domain, paths, open_runs(logged), made)
-    print("\n\n".join(map(text_table, build_tables(comparison, domain))))
+        write_comparison(drafts, comparison, domain, paths, open_runs(logged), made, costs)
+    print("\n\n".join(map(text_table, build_tables(comparison, domain, costs))))
     logger.info("report: %s", series.folder / FILES[-1])
 
 
-def _keep_plan(series: Series, train: TrainConfig, symmetric: str, starts: List[Start], test: Pairs) -> None:
+def _keep_plan(
+    series: Series, train: TrainConfig, symmetric: str, starts: List[Start], asked: Dict[str, Pairs]
+) -> None:
     """Write the plan and the test pairs. Raises InputError when the folder holds other runs."""
     of_a_run = defaults_of(train, "run")
     plan: Plan = {name: value for name, value in asdict(train).items() if name not in of_a_run}
     plan["symmetric of training"] = plan.pop("symmetric")
     for flag in ("train_file", "dev_file"):
         plan[f"{flag} (sha256)"] = PairSource.of(train, flag).sha256()
-    plan.update({"test_file (sha256)": test.sha256, "symmetric": symmetric})
+    plan.update((f"{flag} (sha256)", pairs.sha256) for flag, pairs in asked.items())
+    plan["symmetric"], test = symmetric, asked["test_file"]
     plan.update((f"start {start.name} (sha256)", hash_weights(start.source)) for start in starts)
     series.keep(plan)
     rows = [{"sentence1": left, "sentence2": right} for left, right in zip(test.left, test.right)]
@@ -387,22 +398,48 @@ def _keep_plan(series: Series, train: TrainConfig, symmetric: str, starts: List[
 
 
 def _train_and_predict(
-    start: Start, seed: int, folder: Path, train_config: str, train: TrainConfig, symmetric: str
+    start: Start, seed: int, folder: Path, config: CompareConfig, train: TrainConfig, symmetric: str
 ) -> None:
     """Make a run. Raises an ErniePairError as a run that fails does."""
     log = _log_of(folder)
     log.parent.mkdir(parents=True, exist_ok=True)
     run: Dict[str, Any] = {"model_name_or_path": start.path, "seed": seed, "output_dir": folder}
     run["from_scratch"] = "true" if start.source.weights is None else "false"
-    run_child(words_of("train", config=train_config, **run), f"train of {log.stem}", log)
+    run_child(words_of("train", config=config.train_config, **run), f"train of {log.stem}", log)
     best = find_best(folder)
     if best is None:
         raise no_best_model(folder)
     shared = {*defaults_of(PredictConfig, "trained", "speed"), "precision"} & vars(train).keys()
-    flags = {**{name: getattr(train, name) for name in sorted(shared)}, "columns": "answers"}
-    paths = {"input_file": folder.with_name(TEST), "output_file": folder / PREDICTIONS}
+    flags = {name: getattr(train, name) for name in sorted(shared)}
+    paths = {"input_file": folder.with_name(TEST), "output_file": folder / PREDICTIONS, "columns": "answers"}
     words = words_of("predict", **flags, symmetric=symmetric, scores="true", model_path=best, **paths)
     run_child(words, f"predict of {log.stem}", log)
+    if not _is_done(start, seed, folder, config.general_file):
+        flags.update(input_file=config.general_file, output_file=folder / GENERAL, swap="false")
+        flags.update(train.row_flags, model_name_or_path=start.path, bootstrap=config.bootstrap)
+        words = words_of("evaluate", **flags, symmetric=symmetric, model_path=best)
+        run_child(words, f"evaluate of {log.stem}", log)
+
+
+def _is_done(start: Start, seed: int, folder: Path, general_file: str) -> bool:
+    is_asked = bool(general_file) and start.source.weights is not None  # random ones have nothing to lose
+    return all((folder / name).is_file() for name in (PREDICTIONS, *([GENERAL] if is_asked else [])))
+
+
+def _cost_of(folders: List[Path]) -> Dict[str, Any]:
+    """Return what `compare_with_start` says of general pairs, in the mean of the runs in ``folders``.
+
+    ``interval``: from the lowest end of those of the runs to the highest. Of random weights: ``line`` alone.
+    """
+    if not (folders[0] / GENERAL).is_file():
+        return {"line": "random weights"}
+    each = [read_json_object(folder / GENERAL, "remove it")["start"] for folder in folders]
+    cost: Dict[str, Any] = {
+        n: float(np.mean([run[n] for run in each])) for n in ("before", "after", "difference")
+    }
+    lows, highs = zip(*(run["interval"] for run in each))
+    cost["interval"] = [min(lows), max(highs)]
+    return {**cost, "line": describe_change(**cost)}
 
 
 def _log_of(folder: Path) -> Path:
@@ -425,12 +462,16 @@ def _labels_of_all(starts: List[Start], train: TrainConfig) -> Labels:
     return refuse_other_classes("starts", labels, "set label_map in --train_config for all of them")
 
 
-def _test_pairs(config: CompareConfig, train: TrainConfig, labels: Labels) -> Pairs:
+def _read_asked(config: CompareConfig, train: TrainConfig, labels: Labels) -> Dict[str, Pairs]:
     name = config.test_file or train.dev_file
     flag = "test_file" if config.test_file else "dev_file"
     pairs = PairSource.of(train, flag, labels, name=name).read()
     check_defined("auc", pairs.known_labels, len(labels.names), name)
-    return pairs
+    if not config.general_file:
+        return {"test_file": pairs}
+    general = PairSource.of(train, "general_file", labels, name=config.general_file).read()
+    check_of_matches("general_file", general, labels, PairSource.of(train, "train_file"))
+    return {"test_file": pairs, "general_file": general}
 
 
 def _open_starts(text: str, train: TrainConfig) -> List[Start]:

@@ -178,6 +178,11 @@ class CompareConfig(OverwriteFlag):
     test_file: str = file_option(
         "", help="labelled pairs to compare on; empty: the dev_file of --train_config"
     )
+    general_file: str = file_option(
+        "",
+        help="labelled pairs of another domain, two classes: what the training of each start costs on them; "
+        "AUC before, of an encoder by its similarities, and after",
+    )
     domain_data: str = path_option(
         "", help="a corpus of held-out text, its folder or PREFIX; every start predicts its masked words"
     )

@@ -159,6 +159,13 @@ class EvaluateConfig(InferenceFlags):
         affects="classes",
         usual=True,
     )
+    model_name_or_path: str = model_folder_option(
+        "",
+        help="of two classes: the model that training began from, measured on input_file as well, by AUC, of "
+        "an encoder that of its similarities: what training cost on general pairs; empty: none",
+        affects="classes",
+        usual=True,
+    )
     swap: bool = evaluation_option(
         True, help="also score every pair in the other order, to count the predictions that flip"
     )

@@ -389,6 +389,12 @@ class RowFlags(ColumnFlags):
 
     on_bad_row: Literal["stop", "skip"] = data_option("stop", help=BAD_ROW_HELP, affects="rows")
 
+    @property
+    def row_flags(self) -> dict[str, object]:
+        """Return the flags that say how the rows of the given files are read, without usual ones."""
+        usual = {name: item.default for name, item in RowFlags.__dataclass_fields__.items()}
+        return {name: getattr(self, name) for name in usual if getattr(self, name) != usual[name]}
+
 
 @dataclass(frozen=True)
 class RowRules:

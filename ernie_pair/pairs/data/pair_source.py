@@ -62,7 +62,7 @@ from ernie_pair.pairs.data.pair_file import (
 )
 from ernie_pair.pairs.data.pair_records import LEFT, RIGHT, Columns, Layout, RowRules
 from ernie_pair.pairs.data.rejected import Rejects
-from ernie_pair.pairs.targets.metrics import number_texts, rows_without_positive
+from ernie_pair.pairs.targets.metrics import check_defined, number_texts, rows_without_positive
 
 # Our name: (PaddleNLP's, the part of it). Any other is NAME or NAME:PART of its own.
 SETS = {"afqmc": ("clue", "afqmc"), "mrpc": ("glue", "mrpc"), "qqp": ("glue", "qqp")}
@@ -559,6 +559,27 @@ def read_all(sources: Sequence[Any]) -> list[Any]:
     if errors:
         raise one_error(errors)
     return found
+
+
+def check_of_matches(flag: str, pairs: Pairs, labels: Labels, train: Any = None) -> None:
+    """Raise InputError unless ``pairs`` have both of two classes and none of them is a row of ``train``.
+
+    ``flag``: that which asks for the AUC of matches on them; ``train``: the source of the training pairs.
+    """
+    if not labels.has_classes or len(labels.names) != 2:
+        what = f"{len(labels.names)} classes" if labels.has_classes else labels.target
+        raise InputError(f"--{flag} is for two classes, and this is a model for {what}; leave it out")
+    check_defined("auc", pairs.known_labels, 2, pairs.path)
+    if train is None:
+        return
+    given = [frozenset(texts) for texts in zip(pairs.left, pairs.right)]
+    learned = {frozenset((row.left, row.right)) for row in replace(train, labels=labels).rows()}
+    rows = [row for row, texts in enumerate(given) if texts in learned]
+    if rows:
+        raise InputError(
+            f"{pairs.where(rows[0])}: this pair is trained on, as are {len(rows)} of {len(pairs)} of --{flag}"
+            f"; give pairs of another domain, and none of --train_file {train.name}"
+        )
 
 
 def label_map_in(source: Any, labels: Labels, label_map: str = "", stops: bool = True) -> str:

@@ -41,7 +41,7 @@ launch*|train*) echo '{{"step": 1, "split": "train", "loss": 0.5}}' >"$dir/metri
 'evaluate search'*) cp '{folder}/search.json' "$file" ;;
 evaluate*)
     echo '{{"accuracy": 0.75, "rows": 40, "threshold": 0.4,' >"$file"
-    echo '"shared_characters": {{"accuracy": 0.8}}}}' >>"$file" ;;
+    echo '"shared_characters": {{"accuracy": 0.8}}, "start": {{"line": "AUC fell"}}}}' >>"$file" ;;
 esac
 """
 
@@ -128,6 +128,31 @@ def test_a_given_model_and_all_files_need_fewer_steps(asked, config, given, tmp_
     assert f"--input_file={tmp_path}/test.tsv " in evaluate
     assert f"--calibrate_on={tmp_path}/dev.tsv" in evaluate
     assert "pretraining  none" in capsys.readouterr().err
+
+
+def test_general_pairs_say_what_training_costs(asked, config, given, tmp_path, capsys):
+    general = str(tiny_pair.write_pairs(tmp_path / "general.tsv", 20, seed=9))
+    start = write_bert(tmp_path / "mine")
+    config = replace(config, general_file=general)
+    found = pipeline(replace(config, input_path="", model_name_or_path=str(start), **given))
+    assert f"--input_file={general} --model_name_or_path={start}" in asked()[-1]
+    assert "; general pairs: AUC fell" in found["result"] and found["metrics"]["general"] == {
+        "line": "AUC fell"
+    }
+    assert "general pairs: AUC fell" in (tmp_path / "a model" / "report.html").read_text()
+    assert f"general      {general}, before and after\n" in capsys.readouterr().err
+    other = replace(config, output_dir=str(tmp_path / "other"))
+    for flags, said in [
+        ({"pretrain": False}, "general_file: the new model knows nothing before its training"),
+        (
+            {"general_file": config.train_file},
+            "pairs.tsv:1: this pair is trained on, as are 60 of 60 of general",
+        ),
+        ({"are_scores": True}, "general_file is for two classes, and this is a model for regression"),
+    ]:
+        with pytest.raises(InputError, match=said):
+            pipeline(replace(other, **flags))
+        assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.parametrize("name", ["dev_file", "test_file"])

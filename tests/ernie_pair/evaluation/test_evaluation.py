@@ -10,7 +10,13 @@ from scipy.stats import spearmanr
 from sklearn import metrics as sk
 
 from ernie_pair.evaluation import evaluation_report
-from ernie_pair.evaluation.evaluation import evaluate_classes, evaluate_ranking, evaluate_scores, find_slices
+from ernie_pair.evaluation.evaluation import (
+    compare_with_start,
+    evaluate_classes,
+    evaluate_ranking,
+    evaluate_scores,
+    find_slices,
+)
 
 
 def first_ranks(outputs, answers):
@@ -120,3 +126,18 @@ def test_charts_show_the_figures_and_what_their_axes_are(monkeypatch):
     assert shown == ["probability of <1>", "probability of the predicted class"]
     bars = made["ranks"]["Where the answer stands"].patches
     assert sum(bar.get_height() for bar in bars) == len(first_ranks(ranks.outputs, ranks))
+
+
+def test_what_training_cost_is_a_paired_difference():
+    answers = answers_of(rows=80)
+    before = RNG.normal(size=(80, 2))
+    found = compare_with_start(before, answers, config_of(bootstrap=200))
+    wanted = [sk.roc_auc_score(answers.labels, both[:, 1] - both[:, 0]) for both in (before, answers.logits)]
+    assert [found["before"], found["after"]] == pytest.approx(wanted)
+    low, high = found["interval"]
+    assert found["difference"] == pytest.approx(wanted[1] - wanted[0]) and low < found["difference"] < high
+    assert found["line"].endswith(
+        f"({found['difference']:+.4f}, 95 %: {low:+.4f} to {high:+.4f}), on 80 pairs"
+    )
+    same = compare_with_start(answers.logits, answers, config_of())
+    assert same["interval"] == [0, 0]  # of equal models none of the resamples differs

@@ -1,21 +1,27 @@
 """One scorer for every folder of a pair model: trained, exported, and several combined."""
 
 import logging
+import shutil
 from threading import current_thread
 
 import numpy as np
 import pytest
+from tiny_pair import write_model
 from tiny_ship import MAX_SEQ_LEN, random_texts, ship, write_trained
 
 from ernie_pair.__main__ import _run
 from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.json_file import read_json_object, write_json
+from ernie_pair.embeddings.open_embedder import open_embedder
 from ernie_pair.evaluation import scorer
 from ernie_pair.evaluation.predict_pair import predicted_rows
-from ernie_pair.evaluation.scorer import load, open_scorer
+from ernie_pair.evaluation.scorer import load, open_scorer, start_logits
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.inference.token_rows import EncodedPairs
+from ernie_pair.models.labels import Labels
 from ernie_pair.models.temperature import Calibration, write_calibration
 from ernie_pair.pairs.config.ask_config import PredictConfig
+from ernie_pair.pairs.data.pair_source import Pairs
 from ernie_pair.runtime.processes.world import World
 
 PAIRS = random_texts(30, longest=MAX_SEQ_LEN // 4)
@@ -103,3 +109,22 @@ def test_a_thread_encodes_the_next_window(folder, tmp_path, monkeypatch):
     rows = predicted_rows(PredictConfig(*given, device="cpu"))
     assert threads == ["MainThread", *["read ahead"] * 3]
     assert [row["prediction"] for row in rows] == load(folder / "exported").predict(PAIRS).classes.tolist()
+
+
+def test_a_start_says_of_pairs_what_it_can_before_it_is_trained(folder, tmp_path):
+    left, right = map(list, zip(*PAIRS))
+    pairs, trained = Pairs(left, right, None, ""), folder / "trained"
+    found = start_logits(str(trained), pairs, Labels.numbered(2), "cpu")
+    assert np.array_equal(found[:, 1], load(trained).score(PAIRS))  # a classifier
+    turned = Labels.named({"same": 0, "different": 1})  # the match is class 0
+    assert np.array_equal(start_logits(str(trained), pairs, turned, "cpu"), found[:, ::-1])
+    encoder = shutil.copytree(trained, tmp_path / "encoder")
+    write_json(
+        encoder / "config.json", {**read_json_object(encoder / "config.json", ""), "architectures": []}
+    )
+    cosines = np.sum(open_embedder(encoder).embed(left) * open_embedder(encoder).embed(right), axis=1)
+    found = start_logits(str(encoder), pairs, Labels.numbered(2), "cpu")
+    assert np.allclose(found[:, 1], cosines, atol=1e-6) and np.array_equal(found[:, 0], -found[:, 1])
+    new = write_model(tmp_path / "new", model_type="ernie")
+    with pytest.raises(InputError, match="new holds no weights"):
+        start_logits(str(new), pairs, Labels.numbered(2), "cpu")

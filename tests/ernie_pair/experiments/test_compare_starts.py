@@ -172,6 +172,38 @@ def test_runs_of_a_different_plan_are_rejected(copied, calls):
     assert not calls
 
 
+def test_general_pairs_are_measured_before_and_after_training(copied, calls, capsys):
+    general = write_pairs(Path(copied.output_dir).parent / "general.tsv", 30, seed=5)
+    compare_starts(replace(copied, general_file=str(general)))
+    assert [words[0] for words in calls].count("evaluate") == 2  # random weights have nothing to lose
+    out = Path(copied.output_dir)
+    told = json.loads((out / "compare.json").read_text())["general"]
+    runs = [json.loads((out / f"first-seed-{seed}" / "general.json").read_text()) for seed in (7, 8)]
+    assert told["random"] == {"line": "random weights"} and len({run["auc"] for run in runs}) == 2
+    assert told["first"]["after"] == pytest.approx(np.mean([run["auc"] for run in runs]), abs=1e-4)
+    lows, highs = zip(*(run["start"]["interval"] for run in runs))
+    assert told["first"]["interval"] == [min(lows), max(highs)]
+    line = re.escape(told["first"]["line"])
+    assert re.search(line, (out / "compare.html").read_text("utf-8")) and re.search(
+        line, capsys.readouterr().out
+    )
+    compare_starts(replace(copied, general_file=str(general)))
+    assert len(calls) == 6  # each run once: what was trained and predicted is not done again
+
+
+@pytest.mark.parametrize("rows, said", [
+    ("我\t你\n", "general.tsv:1: no label"),
+    ("我\t你\t1\n", "general.tsv has no pair of class 0"),
+    ("TRAIN", "general.tsv:1: this pair is trained on, as are 60 of 60 of general_file; give"),
+])  # fmt: skip
+def test_unfit_general_pairs_are_refused_before_anything_runs(tmp_path, config, calls, rows, said):
+    rows = (tmp_path / "train.tsv").read_text("utf-8") if rows == "TRAIN" else rows
+    (tmp_path / "general.tsv").write_text(rows, encoding="utf-8")
+    with pytest.raises(InputError, match=said):
+        compare_starts(replace(config, general_file=str(tmp_path / "general.tsv")))
+    assert not calls and not (tmp_path / "out").exists()
+
+
 def test_damaged_predictions_are_reported(copied, calls):
     predictions = Path(copied.output_dir) / "first-seed-7" / "predictions.tsv"
     predictions.write_text("index\tprediction\n0\t1\n")
