@@ -45,7 +45,7 @@ BELOW = {
     "ernie_pair/pairs/robustness": ("ernie_pair/pairs/data",),
     "ernie_pair/pairs/config": ("ernie_pair/pairs/data",),
     "ernie_pair/evaluation": (
-        "ernie_pair/models/networks",
+        "ernie_pair/embeddings",
         "ernie_pair/pairs/audit",
         "ernie_pair/pairs/config",
         "ernie_pair/pairs/robustness",
