@@ -13,6 +13,7 @@ import sys
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Callable, Collection, Dict, List, Literal, Optional, Sequence, Tuple
 
 import numpy as np
@@ -28,18 +29,19 @@ from ernie_pair.core.cli.options import (
     model_option,
     new_model_option,
     parse_shares,
+    paths_in,
 )
 from ernie_pair.core.errors import CheckpointError, InputError, counted
 from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.core.files.atomic_folder import MADE, check_replaceable
-from ernie_pair.core.files.json_file import write_json
-from ernie_pair.core.files.results import Results, settings_of
+from ernie_pair.core.files.json_file import read_json_object, write_json
+from ernie_pair.core.files.results import Results, files_of, settings_of
 from ernie_pair.core.installation import TRAINING
 from ernie_pair.core.progress import say
 from ernie_pair.models.embedding_json import EmbeddingSettings, read_embedding
 from ernie_pair.models.families import FAMILIES, OF_MATCH, encoder_name
 from ernie_pair.models.hugging_face import OWN_FILES, WRITTEN, split_heads, write_hf_folder, write_own_folder
-from ernie_pair.models.model_folder import resolve_model_folder
+from ernie_pair.models.model_folder import kind_of_folder, resolve_model_folder
 from ernie_pair.models.sentence_transformers import (
     DENSE,
     list_module_files,
@@ -61,11 +63,14 @@ from ernie_pair.models.spec import (
 )
 from ernie_pair.models.temperature import CALIBRATION, Calibration, read_calibration, write_calibration
 from ernie_pair.models.tokenizers import copy_tokenizer, hf_tokenizer_files, tokenizer_files
-from ernie_pair.weights.parameter_names import MATCH_HEAD, is_numbered, without_training_heads
+from ernie_pair.runtime.processes.child_command import run_child, words_of
+from ernie_pair.weights.parameter_names import HEADS, MATCH_HEAD, is_numbered, without_training_heads
 from ernie_pair.weights.weight_files import MODEL_STATE, Arrays, as_float32, check_match, write_weights
 
 BASE_RANGE, BASE_WIDTH = 0.02, 768
 PLACES = ("_Pooling", "_Dense", "_Normalize")  # ends the names of folders
+AUTO, DECISIVE = "auto", ("mrr", "accuracy", "spearman")  # of what was measured, the first that there is
+OF_CLASSIFIERS = ("labels", "pooling")  # a start of neither has any
 MODEL_FILES = (CONFIG, VOCAB, TOKENIZER, FAST_TOKENIZER, MODEL_STATE, CALIBRATION, EMBEDDING)
 
 
@@ -342,8 +347,25 @@ class AverageConfig(OverwriteFlag):
     weights: str = data_option(
         "",
         help="shares of the models, for example 0.7,0.3 of a trained model and its start, against what "
-        "training forgets; empty: equal",
+        "training forgets; auto: of these two, what is best on --dev_file; empty: equal",
     )
+    dev_file: str = file_option("", help="labelled pairs that choose the shares", only_with="weights=auto")
+    general_file: str = file_option(
+        "", help="labelled pairs of another domain, measured beside them", only_with="weights=auto"
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.weights == AUTO and not (self.dev_file and len(self.checkpoints) == 2):
+            raise InputError(
+                "--weights auto mixes a trained model with its start: give these two models, in this order, "
+                "and --dev_file, labelled pairs by which it chooses"
+            )
+
+    @property
+    def measured(self) -> Dict[str, str]:
+        """Return the files of pairs that are given, by their flags; the first one chooses."""
+        return {name: path for name in paths_in(self, "reads")[1:] if (path := getattr(self, name))}
 
     @property
     def shares(self) -> List[float]:
@@ -361,13 +383,14 @@ def average_checkpoints(config: AverageConfig) -> None:
     Raises InputError for models that differ in vocabulary, family, classes, pooling or the settings of an
     embedding model, CheckpointError for other names or shapes.
     """
-    shares, sources = config.shares, [open_model(path, model_type="") for path in config.checkpoints]
+    shares = [] if config.weights == AUTO else config.shares
+    sources = [open_model(path, model_type="") for path in config.checkpoints]
     embedding = _embedding_of(sources)
     first, *others = sources
     wanted = _describe_kind(first)
     for source in others:
         for what, found in _describe_kind(source).items():
-            if found != wanted[what]:
+            if found != wanted[what] and not (what in OF_CLASSIFIERS and _is_start(source)):
                 raise InputError(
                     f"{source.name} and {first.name} differ in {what}: {found} and {wanted[what]}; average "
                     "models of one kind"
@@ -377,19 +400,58 @@ def average_checkpoints(config: AverageConfig) -> None:
     results = Results(
         "checkpoint average",
         [output_dir / name for name in MODEL_FILES],
-        {"checkpoints": [path for each in sources for path in (each.vocab_file, *each.weight_files)]},
-        {**settings_of(config, "checkpoints", "output_dir"), "config.json": sources[0].spec.to_config()},
+        {
+            "checkpoints": [path for each in sources for path in (each.vocab_file, *each.weight_files)],
+            **{name: files_of(given) for name, given in config.measured.items()},
+        },
+        {**settings_of(config, *paths_in(config)), "config.json": sources[0].spec.to_config()},
         config.overwrite,
         record=output_dir / MADE,
         positional=["checkpoints"],
     )
     if results.are_done():
         return
+    shares = shares or _choose_shares(config, sources, embedding)
     weights = average_weights(sources, shares, is_encoder=embedding is not None)
     fill = partial(_fill, sources=sources, weights=weights, embedding=embedding)
     publish_results(output_dir, fill, "checkpoint average", config, results)
-    by = f" by {config.weights}" if config.weights else ""
+    by = f" by {','.join(f'{share:g}' for share in shares)}" if config.weights else ""
     print(f"wrote {config.output_dir}: {len(weights)} arrays, each the mean of {len(sources)}{by}")
+
+
+def _is_start(source: ModelSource) -> bool:
+    """Return whether a model has no classifier, so that it cannot differ in classes."""
+    return source.folder is None or kind_of_folder(str(source.folder)) == "mlm"
+
+
+def _choose_shares(
+    config: AverageConfig, sources: Sequence[ModelSource], embedding: Optional[EmbeddingSettings]
+) -> List[float]:
+    """Return the shares of a trained model and its start that are best on dev; print what each reaches.
+
+    Of equal ones that with the most of the start. Raises the error that `evaluate` ends with.
+    """
+    log, found = Path(f"{os.path.realpath(config.output_dir)}.log"), []
+    command = ("evaluate", "embedding") if embedding else ("evaluate",)
+    flags = {} if embedding else {"bootstrap": 0, "swap": "false"}
+    for tenths in range(11):
+        shares = [1 - tenths / 10, tenths / 10]
+        with TemporaryDirectory() as place:
+            weights = average_weights(sources, shares, is_encoder=embedding is not None)
+            _fill(Path(place), sources, weights, embedding)
+            row = []
+            for name, file in config.measured.items():
+                output = Path(place, f"{name}.json")
+                words = words_of(*command, model_path=place, input_file=file, output_file=output, **flags)
+                run_child(words, f"evaluate with {shares[1]:g} of the start", log)
+                metrics = read_json_object(output, "run the same command again")
+                metrics = {**metrics, **metrics.get("metrics", {})}
+                metric = next(name for name in DECISIVE if name in metrics)
+                row.append(metrics[metric])
+        line = ", ".join(f"{metric} {value:.4f} on {name}" for name, value in zip(config.measured, row))
+        say(f"{shares[1]:g} of the start: {line}")
+        found.append((row[0], tenths, shares))
+    return max(found)[2]
 
 
 def _embedding_of(sources: Sequence[ModelSource]) -> Optional[EmbeddingSettings]:
@@ -421,11 +483,14 @@ def average_weights(
     """
     sums: Arrays = {}
     tables: Arrays = {}
+    first: Arrays = {}
     for source, share in zip(sources, shares):
         where, found = str(source.weights), without_training_heads(source.read_weights())
         if is_encoder:
             found = {name: array for name, array in found.items() if ".pooler." not in f".{name}"}
         _check_named(found, where)
+        found = _with_head(found, first) if first else found
+        first = first or found
         whole = {name: array for name, array in found.items() if array.dtype.kind in "ib"}
         found = as_float32({name: array for name, array in found.items() if name not in whole}, where)
         if sums:
@@ -437,6 +502,17 @@ def average_weights(
         for name, array in found.items():
             sums[name] = sums.get(name, 0.0) + share * array.astype(np.float64)
     return {**{name: array.astype(np.float32) for name, array in sums.items()}, **tables}
+
+
+def _with_head(found: Arrays, first: Arrays) -> Arrays:
+    """Return the weights of a start with the head of the ``first`` model, which is taken whole, for its own.
+
+    Those of a model with the same head stay as they are.
+    """
+    heads = {name: array for name, array in first.items() if name.startswith(HEADS)}
+    if not heads.keys().isdisjoint(found):
+        return found
+    return {**{name: array for name, array in found.items() if not name.startswith(HEADS)}, **heads}
 
 
 def _check_named(arrays: Arrays, where: str) -> None:

@@ -15,6 +15,7 @@ from tiny_ship import write_trained
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.core.files.json_file import write_json
 from ernie_pair.embeddings.open_embedder import open_embedder
+from ernie_pair.models import commands
 from ernie_pair.models.commands import (
     AverageConfig,
     ToHuggingFaceConfig,
@@ -173,3 +174,45 @@ def test_a_users_file_in_the_output_folder_is_kept(trained, tmp_path, capsys):
     with pytest.raises(InputError, match="exists; pass overwrite=True"):
         average(tmp_path / "out", trained[0], trained[0])
     average(tmp_path / "out", trained[0], trained[0], overwrite=True)
+
+
+def test_the_shares_that_are_best_on_dev_are_chosen(trained, tmp_path, monkeypatch, capsys):
+    """Of equal ones the most of the start, which takes the head of the trained model."""
+    start = Path(shutil.copytree(trained[1], tmp_path / "start"))
+    arrays = read_weights(start / "model_state.pdparams")
+    plain = {name: array for name, array in arrays.items() if not name.startswith("classifier.")}
+    write_weights(start, {**plain, "cls.predictions.bias": np.zeros(3, np.float32)})
+    write_json(start / "config.json", {**read_json(start), "architectures": [], "pooling": "mean"})
+    reached, asked = {0.2: 0.8, 0.4: 0.9, 0.6: 0.9}, []
+
+    def measure(words, name, log):
+        flags = dict(word[2:].split("=", 1) for word in words[1:])
+        head = read_weights(Path(flags["model_path"]) / "model_state.pdparams")["classifier.bias"]
+        share = float(name.split()[2])
+        asked.append((share, flags["input_file"], head))
+        accuracy = reached.get(share, 0.5) if flags["input_file"] == "dev.tsv" else 1 - share
+        write_json(Path(flags["output_file"]), {"accuracy": accuracy})
+
+    monkeypatch.setattr(commands, "run_child", measure)
+    mean = average(
+        tmp_path / "out", trained[0], start, weights="auto", dev_file="dev.tsv", general_file="g.tsv"
+    )
+    first = read_weights(trained[0] / "model_state.pdparams")
+    assert mean.keys() == first.keys() and len(asked) == 22
+    assert all(np.allclose(head, first["classifier.bias"], atol=1e-6) for *_, head in asked)
+    assert all(
+        np.allclose(mean[n], first[n] + (0 if n.startswith("classifier.") else 0.3), atol=1e-5) for n in first
+    )
+    said = capsys.readouterr().out
+    assert "0.4 of the start: accuracy 0.9000 on dev_file, accuracy 0.6000 on general_file\n" in said
+    assert said.endswith("each the mean of 2 by 0.4,0.6\n")
+
+
+@pytest.mark.parametrize("count, flags, said", [
+    (2, {"weights": "auto"}, "weights auto mixes a trained model with its start: give these two models"),
+    (3, {"weights": "auto", "dev_file": "x.tsv"}, "give these two models, in this order, and dev_file"),
+    (2, {"dev_file": "x.tsv"}, "dev_file"),
+])  # fmt: skip
+def test_shares_are_chosen_for_two_models_and_by_pairs(trained, tmp_path, count, flags, said):
+    with pytest.raises(InputError, match=said):
+        average(tmp_path / "out", *(trained * 2)[:count], **flags)
