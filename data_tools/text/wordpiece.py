@@ -169,11 +169,12 @@ class WordPiece:
         different = {word: number for number, word in enumerate(dict.fromkeys(words))}
         cuts = []
         for word in different:
-            if word not in self._remembered:
+            found = self._remembered.get(word)  # another thread may clear them
+            if found is None:
                 if len(self._remembered) >= _REMEMBERED_WORDS:
                     self._remembered.clear()
-                self._remembered[word] = self._cut_word(word)
-            cuts.append(self._remembered[word])
+                found = self._remembered[word] = self._cut_word(word)
+            cuts.append(found)
         columns = [np.array(list(chain.from_iterable(column)), dtype=np.int32) for column in zip(*cuts)]
         number_of_word = np.fromiter(map(different.__getitem__, words), dtype=np.int64, count=len(words))
         sizes = np.array([len(ids) for ids, _, _ in cuts], dtype=np.int64)

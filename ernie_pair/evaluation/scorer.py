@@ -35,6 +35,7 @@ def load(
     threshold: Optional[float] = None,
     symmetric: str = "auto",
     batch_tokens: int = 0,
+    window_overlap: int = 0,
 ) -> PairScorer:
     """Open the pair model in ``folder``, trained (of a run, its best) or exported, for many predictions.
 
@@ -47,8 +48,10 @@ def load(
     ``threads``: of one forward pass on a CPU, 0: those of this process. ``threshold``: with two classes, the
     probability at or above which a pair is of class 1, None: as the folder says. ``symmetric``: average
     scores (a, b) and (b, a), none only (a, b), auto as the folder says. ``batch_tokens``: most tokens in one
-    forward pass, 0: what suits the device. For another backend or precision of
-    an exported model see `PairPredictor`, for vectors of texts `open_embedder`. Raises an ErniePairError.
+    forward pass, 0: what suits the device. ``window_overlap``: second texts longer than the model reads are
+    scored in windows that share so many tokens, and the best counts, 0: they are cut; see
+    `PairScorer.use_windows`. For another backend or precision of an exported model see `PairPredictor`, for
+    vectors of texts `open_embedder`. Raises an ErniePairError.
     """
     folder = local_model(str(Path(folder).expanduser()))
     if (Path(folder) / EXPORT_MANIFEST).is_file():
@@ -60,6 +63,7 @@ def load(
         scorer = TrainedScorer(folder, device, threads=threads, batch_tokens=batch_tokens)
     PROBABILITY.check_inside(threshold)
     scorer.decide_by(threshold, symmetric)
+    scorer.use_windows(window_overlap)
     return scorer
 
 

@@ -7,7 +7,7 @@ N texts, B batch, S sequence, D length of a vector.
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Callable, Iterable, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from ernie_pair.inference.token_rows import (
     encode_single_texts,
     evaluation_batches,
     open_tokenizer,
+    windows_of,
 )
 from ernie_pair.models.embedding_json import EmbeddingSettings, compute_fingerprint
 from ernie_pair.models.spec import CONFIG, TOKENIZER, VOCAB, read_spec
@@ -171,6 +172,19 @@ class TextEmbedder:
     def embed_passages(self, texts: Iterable[str]) -> np.ndarray:
         """Return `embed` of ``texts`` with the model's own prompt for passages: what is searched."""
         return self.embed(texts, self.settings.prompt_of("passage"))
+
+    def windows_of(self, text: str, overlap: int) -> List[Tuple[int, int]]:
+        """Return the windows in which a passage is read, see `token_rows.windows_of`. Raises InputError."""
+        beside, tokenizer = self.num_tokens("", "passage"), self.model.tokenizer
+        room = self.max_seq_len - beside
+        if overlap >= room:
+            raise InputError(
+                f"--window_overlap {overlap} is as long as a window: {self.model.name} reads {room} tokens "
+                f"of a text; make the index with {room - 1} or less"
+            )
+        return windows_of(
+            text, tokenizer, lambda part: self.num_tokens(part, "passage") - beside, room, overlap
+        )
 
     @property
     def has_roles(self) -> bool:

@@ -21,6 +21,7 @@ from ernie_pair.inference.token_rows import (
     encode_texts,
     evaluation_batches,
     open_tokenizer,
+    windows_of,
 )
 from ernie_pair.models.labels import CLASSIFICATION, RANKING, Labels, find_match, match_class
 from ernie_pair.models.spec import CONFIG, TOKENIZER, VOCAB, read_spec
@@ -52,6 +53,7 @@ class PairScorer:
     max_seq_len: int
     shared_characters: Mapping[str, float] = {}  # thresholds of the baseline, see `best_thresholds`
     learned_nothing = ""  # why it is no better than without training
+    window_overlap = room = 0  # of both texts of a pair, in tokens, see `use_windows`
     world, window = World(), WINDOW
     process_group: Any = None  # of a ``world`` of several
 
@@ -120,6 +122,54 @@ class PairScorer:
             self.calibration, threshold, symmetric, len(self.class_names), self.where
         )
 
+    @property
+    def ranked_by(self) -> str:
+        """Return what scores depend on: the hash of the model, and the overlap of its windows, if any."""
+        return self.identity[0] + (f" window_overlap {self.window_overlap}" if self.window_overlap else "")
+
+    def use_windows(self, overlap: int) -> None:
+        """Have `score` and `rank` read long texts in windows that share ``overlap`` tokens; 0: cut them.
+
+        Raises InputError for an overlap as long as the window beside the longest query.
+        """
+        check_whole_numbers(0, window_overlap=overlap)
+        self.room = self.max_seq_len - sum(map(len, self.tokenizer.pair_specials))
+        least = (self.room + 1) // 2
+        if overlap >= least:
+            raise InputError(
+                f"--window_overlap {overlap} is as long as a window: beside a long query {self.where} reads "
+                f"{least} tokens of a text; use {least - 1} or less"
+            )
+        self.window_overlap = overlap
+
+    def in_windows(self, pairs: Iterable[TextPair]) -> scores.WindowedPairs:
+        """Return pairs, and further windows of the second texts that are cut; the first is what is read.
+
+        Raises InputError for a query that leaves less than half of the tokens to a window.
+        """
+        left, right = split_texts(pairs)
+        count, overlap = len(left), self.window_overlap
+        queries = {text: len(self.tokenizer.encode(text)) for text in dict.fromkeys(left if overlap else ())}
+        found, owners = list(zip(left, right)), list(range(count))
+        spans: List[Optional[scores.Span]] = [None] * count
+        for place, tokens in enumerate(map(len, self.tokenizer.encode_batch(right)) if overlap else ()):
+            query, text = found[place]
+            room = self.room - queries[query]
+            if tokens <= room:
+                continue
+            if queries[query] > self.room // 2:
+                raise InputError(
+                    f"the query of {queries[query]} tokens leaves no room for a window of a longer text; "
+                    f"shorten it to {self.room // 2}, or leave --window_overlap out"
+                )
+            spans[place], *more = windows_of(
+                text, self.tokenizer, lambda part: len(self.tokenizer.encode(part)), room, overlap
+            )
+            found += [(query, text[begin:end]) for begin, end in more]
+            owners += [place] * len(more)
+            spans += more
+        return scores.WindowedPairs(found, np.array(owners, dtype=np.int64), spans, count)
+
     def describe_decision(self, threshold: Optional[float]) -> str:
         """Return a line on how classes are chosen; ``threshold``: that of the flags."""
         return describe_decision(self.threshold, threshold is None, self.symmetric)
@@ -170,11 +220,19 @@ class PairScorer:
         return self.prediction_of(self.logits(pairs))
 
     def score(self, pairs: Iterable[TextPair]) -> np.ndarray:
-        """Return the ``scores`` of `predict`, float64 [N]. Raises InputError for more than two classes."""
+        """Return the ``scores`` of `predict`, float64 [N]; of a text in windows that of the best.
+
+        Raises InputError for more than two classes, and as `in_windows`.
+        """
+        return self.best_windows(pairs)[0]
+
+    def best_windows(self, pairs: Iterable[TextPair]) -> Tuple[np.ndarray, scores.Windows]:
+        """Return what `score` does, and the window of each second text that it is of, None: read whole."""
         scores.check_rankable(len(self.class_names), self.where)
-        found = self.predict(pairs).scores
-        assert found is not None  # of at most two classes
-        return found
+        cut = self.in_windows(pairs)
+        given, more = cut.pairs[: cut.size], cut.pairs[cut.size :]  # apart: the batches of the first stay
+        parts = [self.predict(each) for each in ([given, more] if more else [given])]
+        return cut.best(parts)
 
     def rank(self, query: str, candidates: Iterable[str], top_k: int = 10) -> List[scores.Ranked]:
         """Return the ``top_k`` candidates that match ``query`` best, best first: (place, text, score).
@@ -184,13 +242,14 @@ class PairScorer:
         >>> len(best), best[0].score >= best[1].score
         (2, True)
 
-        The score is that of `score`: with two classes, the probability that (query, candidate) match. Ties
-        keep their order. ``candidates`` may be an iterator of millions: only a window of them is in memory at
-        a time. Raises InputError for a model with more than two classes, NumbersError for logits that are not
+        The score is that of `score`: with two classes, the probability that (query, candidate) match; a
+        fourth item, ``window``, is the part of a long candidate that it is of, see `use_windows`. Ties keep
+        their order. ``candidates`` may be an iterator of millions: only CANDIDATES of them are in memory at a
+        time. Raises InputError for a model with more than two classes, NumbersError for logits that are not
         finite.
         """
         return scores.rank_texts(
-            lambda window: self.score([(query, text) for text in window]), candidates, top_k
+            lambda window: self.best_windows([(query, text) for text in window]), candidates, top_k
         )
 
 

@@ -130,37 +130,75 @@ def chosen_calibration(
     return replace(saved, symmetric=chosen, threshold=saved.threshold if threshold is None else threshold)
 
 
+@dataclass(frozen=True)
+class Window:
+    """A part of a text, text[begin:end] of it in characters."""
+
+    begin: int
+    end: int
+    text: str
+
+
+Span = Tuple[int, int]
+Windows = Sequence[Optional[Window]]  # None: the text was read whole
+
+
+class WindowedPairs(NamedTuple):
+    """The ``size`` given pairs, and behind them those with further windows of their second texts.
+
+    ``owners`` int64 [P]: the given pair that each is of; ``spans``: the window of each, None: the whole text.
+    """
+
+    pairs: List[Tuple[str, str]]
+    owners: np.ndarray
+    spans: List[Optional[Span]]
+    size: int
+
+    def best(self, predicted: Sequence[Prediction]) -> Tuple[np.ndarray, Windows]:
+        """Return the best score of each given pair, float64 [N], and its window, of what is ``predicted``."""
+        scores = np.concatenate([each.scores for each in predicted if each.scores is not None])
+        order = np.lexsort((-scores, self.owners))
+        chosen = order[np.searchsorted(self.owners[order], np.arange(self.size))]
+        spans = [self.spans[place] for place in chosen.tolist()]
+        texts = (text for _, text in self.pairs)
+        cut = [span and Window(span[0], span[1], text[slice(*span)]) for span, text in zip(spans, texts)]
+        return scores[chosen], cut
+
+
 class Ranked(NamedTuple):
     """A candidate and how well it matches the query."""
 
     place: int  # among the candidates, from 0
     text: str
     score: float  # a probability with two classes, otherwise the score of the model
+    window: Optional[Window] = None  # of a text that is scored in windows: the best
 
 
 def rank_texts(
-    score: Callable[[Sequence[str]], np.ndarray], candidates: Iterable[str], top_k: int
+    score: Callable[[Sequence[str]], Tuple[np.ndarray, Windows]], candidates: Iterable[str], top_k: int
 ) -> List[Ranked]:
     """Return the ``top_k`` candidates with the best ``score``, best first; ties in their order.
 
-    ``score``: candidates to numbers, float64 [N]. ``candidates`` may be an iterator of any length: CANDIDATES
-    and top_k of them are in memory at a time. Raises InputError for a ``top_k`` below 1 or one text
-    as candidates, NumbersError for a score that is NaN.
+    ``score``: candidates to numbers, float64 [N], and windows. ``candidates`` may be an iterator of any
+    length: CANDIDATES and top_k of them are in memory at a time. Raises InputError for a ``top_k`` below 1 or
+    one text as candidates, NumbersError for a score that is NaN.
     """
     check_whole_numbers(1, top_k=top_k)
     if isinstance(candidates, (str, bytes)):
         raise InputError(f"the candidates are one text, {candidates[:60]!r}; give a list of texts")
 
-    def scored() -> Iterator[Tuple[float, int, str]]:  # of equals the first one is the best
+    def scored() -> Iterator[Tuple[float, int, str, Optional[Window]]]:  # of equals the first one is the best
         rest, first = iter(candidates), 0
         while window := list(islice(rest, CANDIDATES)):
-            scores = np.asarray(score(window), dtype=np.float64)
+            found, parts = score(window)
+            scores = np.asarray(found, dtype=np.float64)
             if np.isnan(scores).any():
                 raise NumbersError(f"the score of candidate {first + int(np.isnan(scores).argmax())} is NaN")
-            yield from zip(scores.tolist(), range(-first, -first - len(window), -1), window)
+            yield from zip(scores.tolist(), range(-first, -first - len(window), -1), window, parts)
             first += len(window)
 
-    return [Ranked(-place, text, value) for value, place, text in nlargest(top_k, scored())]
+    best = nlargest(top_k, scored())
+    return [Ranked(-place, text, value, part) for value, place, text, part in best]
 
 
 def best_places(scores: np.ndarray, top_k: int) -> List[int]:

@@ -21,6 +21,8 @@ SPECIALS_PER_PAIR = 3  # [CLS] a [SEP] b [SEP]
 SEPARATOR = 2  # the segment of a second separator
 CHUNK = 4096  # pairs tokenized at a time
 WINDOW = 1 << 16  # pairs that are sorted by length together
+OVERLAP_HELP = "texts longer than the model reads are scored in windows, which share so many tokens; the best"
+OVERLAP_HELP += " counts"
 
 
 class Batch(NamedTuple):
@@ -216,6 +218,30 @@ def _encoded(
     starts = np.cumsum([0, *map(len, rows)], dtype=np.int64)
     ids = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)
     return EncodedPairs(ids, starts, heads, labels, tokenizer.pad_id, num_cut, (), separators)
+
+
+def windows_of(
+    text: str, tokenizer: AnyTokenizer, tokens_of: Callable[[str], int], room: int, overlap: int
+) -> List[Tuple[int, int]]:
+    """Return the parts of a text that a model reads one by one: (begin, end) in its characters, in order.
+
+    ``tokens_of`` counts those of a part, of which ``room`` are read; of a text that fits there is one window.
+    Otherwise the first is what is read of the whole text, and neighbours share ``overlap`` tokens, below
+    ``room``, the last two more. A window is cut into tokens anew, and shortened until it fits.
+    """
+    if tokens_of(text) <= room:
+        return [(0, len(text))]
+    _, starts, ends = (each.tolist() for each in tokenizer.tokenize(text))
+    found: List[Tuple[int, int]] = []
+    first, last, count = -1, 0, len(starts)
+    while last < count:
+        first = max(first + 1, min(last - overlap, count - room))
+        last = min(first + room, count)
+        begin = min(starts[first], found[-1][1]) if found else 0
+        while (more := tokens_of(text[begin : ends[last - 1]]) - room) > 0 and last > first + 1:
+            last = max(last - more, first + 1)
+        found.append((begin, ends[last - 1] if last < count else len(text)))
+    return found
 
 
 def exchange_texts(batch: Batch) -> Batch:

@@ -488,7 +488,7 @@ def _open_corpus(
     path, vectors, index = Path(config.corpus), None, None
     if path.is_dir():
         index = open_index_folder(path)
-        texts = list(chain(*index.texts.chunks(SAMPLED)))
+        texts = list(chain(*index.rows.chunks(SAMPLED)))
     else:
         left_out = LeftOut() if config.on_bad_row == "skip" else None
         rules = LineRules(encoding=config.encoding, has_flag=True, place=config.place)

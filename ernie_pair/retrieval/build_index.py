@@ -60,7 +60,7 @@ from ernie_pair.inference.embedder import (
     describe_cut,
     unit_rows,
 )
-from ernie_pair.inference.token_rows import BatchTokensFlag
+from ernie_pair.inference.token_rows import OVERLAP_HELP, BatchTokensFlag
 from ernie_pair.inference.vector_files import (
     HINT,
     VECTORS_JSON,
@@ -97,11 +97,14 @@ from ernie_pair.retrieval.index_folder import (
     PAYLOAD,
     TEXTS,
     VECTORS,
+    WINDOWS_FILE,
     WRITTEN,
     IndexFolder,
     IndexManifest,
+    Rows,
     TextTable,
     TextTableWriter,
+    WindowTable,
     carry_measured,
     open_index_folder,
 )
@@ -166,6 +169,14 @@ class IndexConfig(OverwriteFlag, BatchTokensFlag, TextFlags):
         VECTORS,
         help="by what texts are found: vectors of a model; bm25: words of jieba, without a model; both: one "
         "ranking of the two",
+        affects="index",
+    )
+    window_overlap: int = model_option(
+        0,
+        help=f"{OVERLAP_HELP} and is returned; 0: long texts are cut",
+        unit="tokens",
+        at_least=0,
+        only_with="embedding_model",
         affects="index",
     )
     add: bool = data_option(
@@ -361,10 +372,15 @@ def open_stored(
 
 
 class Kept(NamedTuple):
-    """What stays of an index that is changed: the texts that ``rows``, bool [N], names."""
+    """What stays of an index that is changed: the texts that ``texts``, bool [N], names."""
 
     old: IndexFolder
-    rows: np.ndarray
+    texts: np.ndarray
+
+    @property
+    def rows(self) -> np.ndarray:
+        """Return which vectors stay, bool [R]."""
+        return self.texts[self.old.rows.owners]
 
 
 def _fill(draft: Path, config: IndexConfig, work: Path, said: List[str]) -> None:
@@ -382,12 +398,13 @@ def _fill(draft: Path, config: IndexConfig, work: Path, said: List[str]) -> None
             f"{replace(config.shape, lists=0).lists_for(len(table))}, or leave it out"
         )
     _say_left_out(left_out)
+    rows: Rows = table
     manifest = IndexManifest(retrieval=retrieval)
     if retrieval != BM25:
-        manifest = _write_vectors(draft, config, table, kept, work, said)
+        manifest, rows = _write_vectors(draft, config, table, kept, work, said)
     if retrieval != VECTORS:
-        logger.info("BM25 of %d texts, by words of jieba and characters", len(table))
-        write_bm25(draft, (text for chunk in table.chunks(CHUNK) for text in chunk))
+        logger.info("BM25 of %d texts, by words of jieba and characters", len(rows))
+        write_bm25(draft, (text for chunk in rows.chunks(CHUNK) for text in chunk))
     lines_left_out = left_out.count + (0 if old is None else old.manifest.lines_left_out)
     manifest = replace(manifest, texts=len(table), retrieval=retrieval, lines_left_out=lines_left_out)
     replace(manifest, payload=payload, answer=answer).write(draft)
@@ -409,6 +426,9 @@ def _open_old(config: IndexConfig) -> IndexFolder:
         cure = "take no model" if by_words else "give --embedding_model, or their --vectors"
         made = f"{config.output_dir} was made with --retrieval {old.manifest.retrieval}"
         raise InputError(f"{made}: to {config.change} texts, {cure}")
+    if config.vectors and old.manifest.windows:
+        made = f"{config.output_dir} was made with --window_overlap {old.manifest.window_overlap}"
+        raise InputError(f"{made}, and --vectors are of whole texts; give --embedding_model")
     return old
 
 
@@ -484,12 +504,13 @@ def _has_ids(config: IndexConfig, path: Path, columns: TextColumns) -> bool:
 
 def _write_vectors(
     draft: Path, config: IndexConfig, table: TextTable, kept: Optional[Kept], work: Path, said: List[str]
-) -> IndexManifest:
-    """Write faiss's index of the texts in ``table``, the vectors ``kept`` first, and return what it is."""
+) -> Tuple[IndexManifest, Rows]:
+    """Write faiss's index of the texts in ``table``, those ``kept`` first; return what it is, and of what."""
     old = None if kept is None else kept.old
     base, begin = (None, 0) if kept is None or config.upgrade_from else (kept, int(kept.rows.sum()))
-    vectors = _open_vectors(config, table, base, work)
-    count, dim, threads = len(table), vectors.dim, config.threads or cpu_threads()
+    overlap = config.window_overlap if old is None else old.manifest.window_overlap
+    vectors, rows = _open_vectors(config, draft, overlap, base, work)
+    count, dim, threads = len(rows), vectors.dim, config.threads or cpu_threads()
     shape = config.shape if old is None else IndexShape(old.manifest.kind, old.manifest.precision)
     if config.upgrade_from and old is not None and shape.kind == "ivf":
         faiss_file, how = old.folder / INDEX_FILE, require_faiss().IO_FLAG_MMAP
@@ -513,7 +534,8 @@ def _write_vectors(
             progress.advance(len(chunk))
     write_index(index, draft / INDEX_FILE)
     del index
-    manifest = IndexManifest(shape.kind, shape.precision, count, dim, **vectors.about)
+    manifest = IndexManifest(shape.kind, shape.precision, len(table), dim, **vectors.about)
+    manifest = replace(manifest, window_overlap=overlap, windows=count if overlap else 0)
     made = VectorIndex(draft / INDEX_FILE, manifest.expected, threads)
     recall = measure_recall(made, chunks, count)
     checked, nearest = counted(min(PROBED, count), "text"), min(NEAREST, count)
@@ -521,17 +543,41 @@ def _write_vectors(
         "checked with %s: %.1f %% of the nearest %d of each are found", checked, 100 * recall, nearest
     )
     if config.upgrade_from and old is not None:
-        said.append(_compare(old, made, threads))
-    return replace(manifest, recall_at_10=recall)
+        said.append(_compare(old, made, rows, threads))
+    return replace(manifest, recall_at_10=recall), rows
 
 
-def _compare(old: IndexFolder, made: VectorIndex, threads: int) -> str:
+def _open_rows(draft: Path, kept: Optional[Kept], overlap: int, embedder: Optional[TextEmbedder]) -> Rows:
+    """Return what has vectors: texts, or if ``overlap`` is not 0 their windows, which are written.
+
+    Those ``kept`` come first; ``embedder`` None: no others are windows. Raises as `TextEmbedder.windows_of`.
+    """
+    table = TextTable(draft, TEXTS)
+    if not overlap:
+        return table
+    parts, first = [np.zeros((0, 3), dtype=np.int64)], 0
+    if kept is not None and kept.old.spans is not None:
+        parts, first = [kept.old.spans[kept.rows]], int(kept.texts.sum())
+        parts[0][:, 0] = (np.cumsum(kept.texts) - 1)[parts[0][:, 0]]
+    for number, text in enumerate(chain.from_iterable(table.chunks(CHUNK, first)), start=first):
+        assert embedder is not None
+        parts.append(np.array([(number, *span) for span in embedder.windows_of(text, overlap)]))
+    spans = np.concatenate(parts)
+    np.save(draft / WINDOWS_FILE, spans)
+    logger.info("%d windows of %d texts, which share %d tokens", len(spans), len(table), overlap)
+    return WindowTable(table, spans)
+
+
+def _compare(old: IndexFolder, made: VectorIndex, rows: Rows, threads: int) -> str:
     """Return in words how many of the NEAREST texts of PROBED ones are the same by both models."""
     count, before = old.manifest.texts, VectorIndex(old.folder / INDEX_FILE, old.manifest.expected, threads)
     old.check_current()
     picked, most = np.linspace(0, count - 1, min(PROBED, count)).astype(np.int64), min(NEAREST, count - 1)
-    pairs = zip(*(index.neighbours(picked, most).tolist() for index in (before, made)))
-    same = np.mean([len({*a} & {*b}) / max(most, 1) for a, b in pairs])
+    found = []
+    for index, owners in ((before, old.rows.owners), (made, rows.owners)):
+        near = index.neighbours(np.searchsorted(owners, picked), most)  # to the first window of each
+        found.append(owners[near].tolist())
+    same = np.mean([len({*a} & {*b}) / max(len({*a}), 1) for a, b in zip(*found)])
     return f"of the {most} nearest to each of {len(picked)} texts {100 * same:.1f} % are as in {old.folder}"
 
 
@@ -540,37 +586,41 @@ def _chunks_of(index: Any, begin: int, added: StoredVectors) -> Iterator[np.ndar
     yield from added()
 
 
-def _open_vectors(config: IndexConfig, table: TextTable, kept: Optional[Kept], work: Path) -> StoredVectors:
-    """Return the vectors of the texts, of those behind the ones that are ``kept`` if that is given.
+def _open_vectors(
+    config: IndexConfig, draft: Path, overlap: int, kept: Optional[Kept], work: Path
+) -> Tuple[StoredVectors, Rows]:
+    """Return the vectors of the rows that are not ``kept``, and all rows, see `_open_rows`.
 
     They are existing ones, or those that the model computes now, in ``work``. Raises NumbersError for vectors
     that are not finite or not of length 1, where those of the model are, InputError if ``kept`` is of
     another model.
     """
     old, begin = (None, 0) if kept is None else (kept.old, int(kept.rows.sum()))
+    open_rows = partial(_open_rows, draft, kept, overlap)
     if config.delete and old is not None:  # none is added
         of_old = {name: getattr(old.manifest, name) for name in OF_A_MODEL}
         none = VectorFile(work, old.manifest.fingerprint, 0, old.manifest.dim, "float32", {})
-        return StoredVectors(none, of_old, is_unit=True, is_rounded=False)
+        return StoredVectors(none, of_old, is_unit=True, is_rounded=False), open_rows(None)
     if config.vectors:
         stored = open_stored(
-            Path(config.vectors), Path(config.input_file), len(table) - begin, config.read_as
+            Path(config.vectors), Path(config.input_file), len(open_rows(None)) - begin, config.read_as
         )
         if old is not None:
             old.check_same_vectors(stored.about, config.vectors)
-        return stored
+        return stored, open_rows(None)
     threads = config.threads or cpu_threads()
     same = {name: getattr(config, name) for name in ("dim", "batch_size", "batch_tokens")}
     options = EmbedderOptions(threads=threads, **same)
     kernels = KernelFlags(precision=config.embedding_precision)
     opened_by = (config.embedding_model, config.device, options, kernels)
     embedder = open_embedder(*opened_by)
-    log_drift(embedder, next(table.chunks(CHUNK, begin), []), *opened_by)
     if old is not None:
         embedder = old.fit_embedder(embedder)
+    rows = open_rows(embedder)
+    log_drift(embedder, next(rows.chunks(CHUNK, begin), []), *opened_by)
     settings, prompt = embedder.settings, embedder.settings.prompt_of("passage")
     settings.check_search(config.embedding_model)
-    count, dim = len(table) - begin, embedder.dim
+    count, dim = len(rows) - begin, embedder.dim
     check_memory(config.shape, count, dim)
     if prompt:
         logger.info("before each text: %s", shown(prompt))
@@ -579,13 +629,13 @@ def _open_vectors(config: IndexConfig, table: TextTable, kept: Optional[Kept], w
     if old is not None:
         old.check_same_vectors(about, config.embedding_model)
     of_texts = hashlib.sha256()  # of them and not of their file, which can be read in several ways
-    for chunk in table.chunks(CHUNK, begin):
+    for chunk in rows.chunks(CHUNK, begin):
         of_texts.update(json.dumps(chunk).encode())
     key = {**about, "texts": of_texts.hexdigest(), "embedding_precision": config.embedding_precision}
     writer = VectorWriter(work, count, dim, "float32", CHUNK, key)
-    _embed_rest(embedder, table.chunks(CHUNK, begin), writer)
+    _embed_rest(embedder, rows.chunks(CHUNK, begin), writer)
     made = VectorFile(work, embedder.fingerprint, count, dim, writer.dtype, {})
-    return StoredVectors(made, about, settings.has_unit_products, is_rounded=False)
+    return StoredVectors(made, about, settings.has_unit_products, is_rounded=False), rows
 
 
 def _embed_rest(embedder: TextEmbedder, chunks: Iterator[List[str]], writer: VectorWriter) -> None:
@@ -629,9 +679,9 @@ def _write_texts(
             named = (name for chunk in old.ids.chunks(CHUNK) for name in chunk)
             largest = max((int(name) for name in named if name.isdecimal() and len(name) < 19), default=-1)
             first_id = max(old.manifest.texts + old.manifest.lines_left_out, largest + 1)
-            lines.extend([0] * int(kept.rows.sum()))
+            lines.extend([0] * int(kept.texts.sum()))
             for table, before in zip(tables, filter(None, (old.texts, old.ids, old.payload))):
-                for text in compress(chain.from_iterable(before.chunks(CHUNK)), kept.rows):
+                for text in compress(chain.from_iterable(before.chunks(CHUNK)), kept.texts):
                     table.append(text)
         if not config.input_file:
             return

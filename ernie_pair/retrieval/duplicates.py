@@ -13,7 +13,7 @@ What rides along with the texts of the index follows.
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Literal, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterator, List, Literal, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -158,29 +158,37 @@ def _scored(
     config: AuditDuplicatesConfig, folder: IndexFolder, scorer: Optional[PairScorer]
 ) -> Iterator[Pair]:
     """Yield each text beside its nearest ones, every pair once, with what decides: cosine or classifier."""
-    manifest, threads = folder.manifest, config.threads or cpu_threads()
-    seen: Set[Tuple[int, int]] = set()
+    manifest, threads, rows = folder.manifest, config.threads or cpu_threads(), folder.rows
+    seen: Dict[Tuple[int, int], float] = {}
+    owners, total = rows.owners.tolist(), len(rows)
     vectors = words = None
     if manifest.retrieval != BM25:
         vectors = VectorIndex(folder.folder / INDEX_FILE, manifest.expected, threads)
     if manifest.retrieval != VECTORS and scorer is not None:
-        words = WordIndex(folder.folder, manifest.texts)
-    count = min(config.top_k, manifest.texts - 1)
-    with CountProgress(manifest.texts, "text") as progress:
-        for begin in range(0, manifest.texts if count else 0, BLOCK):
-            places = np.arange(begin, min(begin + BLOCK, manifest.texts))
+        words = WordIndex(folder.folder, total)
+    count = min(config.top_k, total - 1)
+    with CountProgress(total, "text") as progress:
+        for begin in range(0, total if count else 0, BLOCK):
+            places = np.arange(begin, min(begin + BLOCK, total))
             found: Dict[Tuple[int, int], float] = {}
             if vectors is not None:
                 cosines, near = (one.tolist() for one in vectors.near(places, count + 1))
                 for place, row in zip(places.tolist(), map(zip, cosines, near)):
-                    found.update(
-                        {_ordered(place, other): one for one, other in row if other not in (place, -1)}
-                    )
+                    for cosine, other in row:  # of two texts the windows that are nearest count
+                        pair = _ordered(owners[place], owners[other])
+                        if other != -1 and pair[0] != pair[1]:
+                            found[pair] = max(cosine, found.get(pair, cosine))
             if words is not None:
-                texts = [folder.texts[place] for place in places.tolist()]
+                texts = [rows[place] for place in places.tolist()]
                 for place, best in zip(places.tolist(), words.best(texts, count + 1)):
-                    found.update({_ordered(place, other): 0.0 for other in best if other != place} | found)
-            new = {pair: score for pair, score in found.items() if pair not in seen}
+                    others = (_ordered(owners[place], owners[other]) for other in best)
+                    found = {pair: 0.0 for pair in others if pair[0] != pair[1]} | found
+            is_better = scorer is None and folder.spans is not None
+            new = {
+                pair: score
+                for pair, score in found.items()
+                if pair not in seen or is_better and score > seen[pair]
+            }
             seen.update(new)
             scores: Sequence[float] = list(new.values())
             if scorer is not None and new:

@@ -191,6 +191,7 @@ def _measure(config: EvaluateSearchConfig) -> Dict[str, Any]:
     if made == BM25 and model:
         raise InputError(f"--embedding_model {model}: BM25 takes no model; leave it out")
     embedder = open_embedder(model, config.device, options) if model else None
+    same["window_overlap"] = config.window_overlap or folder.manifest.window_overlap
     scorer = load(config.model_path, config.device, **same) if config.model_path else None
     ways = [BM25, *(way for way in RETRIEVALS if way != BM25)] if made == BOTH else [made]
     for way in ways:
@@ -211,7 +212,7 @@ def _measure(config: EvaluateSearchConfig) -> Dict[str, Any]:
         "texts": folder.manifest.texts,
         "fingerprint": folder.manifest.fingerprint,
         "index_sha256": sha256,
-        "reranker": "" if scorer is None else scorer.identity[0],
+        "reranker": "" if scorer is None else scorer.ranked_by,
         "best": max(shown_stages, key=lambda name: shown_stages[name]["mrr"]),
         "stages": shown_stages,
     }

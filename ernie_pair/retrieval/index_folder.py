@@ -4,6 +4,7 @@ index.faiss                       the vectors, see `VectorIndex`
 texts.utf8, texts.offsets.npy     the texts, see `TextTable`; row i is vector i
 ids.utf8, ids.offsets.npy         their ids
 payload.utf8, payload.offsets.npy what rides along with each, as JSON {column: text}; only with "payload"
+windows.npy                       see `WindowTable`; only with "windows"
 measured.json                     {"verdict": what the search is worth, "thresholds": [...]}, see `Answering`
 index.json                        what they were made with, and the hash of each file:
 
@@ -13,7 +14,8 @@ index.json                        what they were made with, and the hash of each
 
 Of a model that has them also "similarity": "dot" and "prompt": "passage: ", put before each text. "retrieval"
 is both with the files of `word_index` too, or bm25 with these instead of vectors. "answer" is the column of
-"payload" that answers: of texts with the same answer a search finds the best alone.
+"payload" that answers: of texts with the same answer a search finds the best alone. With "window_overlap" the
+rows of vectors and BM25 are "windows" of the texts, which windows.npy names; otherwise they are the texts.
 """
 
 import json
@@ -52,6 +54,7 @@ from ernie_pair.core.files.json_file import (
     write_json,
 )
 from ernie_pair.inference.embedder import TextEmbedder
+from ernie_pair.inference.scores import Window
 from ernie_pair.models.embedding_json import MAX_DIM, MAX_TEXT_LENGTH, MAX_TEXTS, SEARCHED, SIMILARITIES
 from ernie_pair.retrieval.index import KINDS, PRECISIONS, Expected
 from ernie_pair.retrieval.word_index import BM25_FILES, CURE
@@ -131,6 +134,11 @@ class TextTable:
     def __len__(self) -> int:
         return len(self._offsets) - 1
 
+    @property
+    def owners(self) -> np.ndarray:
+        """Return the text that each row of an index is of, int64 [R], rising: the row; see `WindowTable`."""
+        return np.arange(len(self))
+
     def __getitem__(self, place: int) -> str:
         begin, end = self._offsets[place : place + 2].tolist()
         return self._texts[begin:end].tobytes().decode("utf-8")
@@ -194,15 +202,36 @@ def _parsed_answering(found: Any) -> Answering:
     return made
 
 
+class WindowTable:
+    """The windows of ``texts``, one after another: ``spans`` int64 [R, 3], each a text, begin and end."""
+
+    def __init__(self, texts: TextTable, spans: np.ndarray):
+        self._texts, self._spans, self.owners = texts, spans, spans[:, 0]
+
+    def __len__(self) -> int:
+        return len(self._spans)
+
+    def __getitem__(self, place: int) -> str:
+        text, begin, end = self._spans[place].tolist()
+        return self._texts[text][begin:end]
+
+    def chunks(self, size: int, begin: int = 0) -> Iterator[List[str]]:
+        """Yield the windows from position ``begin`` on in order, ``size`` at a time."""
+        for first in range(begin, len(self), size):
+            yield [self[place] for place in range(first, min(first + size, len(self)))]
+
+
+Rows = Union[TextTable, WindowTable]
 INDEX_MANIFEST, INDEX_FORMAT = "index.json", 2
 INDEX_FILE, TEXTS, IDS, PAYLOAD = "index.faiss", "texts", "ids", "payload"
 VECTORS, BM25, BOTH = RETRIEVALS = ("vectors", "bm25", "both")
 MEASURED = "measured.json"
+WINDOWS_FILE = "windows.npy"
 OF_BM25 = ("texts", "retrieval", "lines_left_out", "payload", "answer")  # of index.json without vectors
 _TABLES = (*table_files(TEXTS), *table_files(IDS))
 FILES = (INDEX_FILE, *_TABLES)
 FILES_OF = {VECTORS: FILES, BM25: (*BM25_FILES, *_TABLES), BOTH: (*FILES, *BM25_FILES)}
-WRITTEN = (*FILES_OF[BOTH], *table_files(PAYLOAD), INDEX_MANIFEST)
+WRITTEN = (*FILES_OF[BOTH], *table_files(PAYLOAD), WINDOWS_FILE, INDEX_MANIFEST)
 
 
 @dataclass(frozen=True)
@@ -222,22 +251,31 @@ class IndexManifest:
     lines_left_out: int = 0  # of the files of texts
     payload: Tuple[str, ...] = ()  # the columns that ride along with the texts
     answer: str = ""  # the one of these that answers
+    window_overlap: int = 0  # tokens that windows share; 0: each text has a vector
+    windows: int = 0  # how many there are
+
+    @property
+    def rows(self) -> int:
+        """Return how many vectors there are, or texts of BM25."""
+        return self.windows or self.texts
 
     @property
     def files(self) -> Tuple[str, ...]:
         """Return the names of its files beside index.json."""
-        return (*FILES_OF[self.retrieval], *(table_files(PAYLOAD) if self.payload else ()))
+        more = (*(table_files(PAYLOAD) if self.payload else ()), *([WINDOWS_FILE] if self.windows else ()))
+        return (*FILES_OF[self.retrieval], *more)
 
     @property
     def expected(self) -> Expected:
         """Return what its vectors must be."""
         is_unit = self.similarity == SIMILARITIES[0]
-        return Expected(self.kind, self.precision, self.texts, self.dim, is_unit)
+        return Expected(self.kind, self.precision, self.rows, self.dim, is_unit)
 
     def write(self, folder: Path) -> None:
         """Write index.json beside the other files."""
         files = {name: sha256_of_file(folder / name) for name in self.files}
         said = {name: value for name, value in vars(self).items() if value not in (SIMILARITIES[0], "", ())}
+        said = {name: value for name, value in said.items() if value or not name.startswith("window")}
         if self.retrieval == BM25:
             said = {name: said[name] for name in OF_BM25 if name in said}
         content = {"format": INDEX_FORMAT, **said, "files": files}
@@ -274,6 +312,7 @@ class IndexFolder:
     verdict: str = ""  # what the search is worth, in a sentence
     answering: Tuple[Answering, ...] = ()
     state: State = None  # which was opened, see `state_of`
+    spans: Optional[np.ndarray] = field(default=None, compare=False)  # see `WindowTable`; None: whole texts
     _read: Dict[str, Tuple[Dict[str, int], np.ndarray]] = field(default_factory=dict, compare=False)
 
     def answer_of(self, place: int) -> Union[str, int]:
@@ -296,6 +335,27 @@ class IndexFolder:
             raise CheckpointError(f"{self.folder}: the payload of text {place} is no text; {CURE}")
         return found
 
+    @property
+    def rows(self) -> "Rows":
+        """Return what the vectors, and BM25, are of."""
+        return self.texts if self.spans is None else WindowTable(self.texts, self.spans)
+
+    def by_texts(self, found: Mapping[int, float], rows: Dict[int, int]) -> Dict[int, float]:
+        """Return {text: score} of {row: score}, the best first; ``rows`` gets {text: its first row found}."""
+        best: Dict[int, float] = {}
+        for row, score in found.items():
+            text = row if self.spans is None else int(self.spans[row, 0])
+            best.setdefault(text, score)
+            rows.setdefault(text, row)
+        return best
+
+    def window_of(self, row: int) -> Optional[Window]:
+        """Return which part of its text a row is; None: all of it."""
+        if self.spans is None:
+            return None
+        text, begin, end = self.spans[row].tolist()
+        return None if end - begin == len(self.texts[text]) else Window(begin, end, self.rows[row])
+
     def check_current(self) -> None:
         """Raise CheckpointError if another state has taken the place of this one: its files are not these."""
         if state_of(self.folder) != self.state:
@@ -312,7 +372,7 @@ class IndexFolder:
                 )
 
     def rows_where(self, where: Mapping[str, str]) -> np.ndarray:
-        """Return which texts have these {column: value}, all of them: bool [N]; '' is what is empty.
+        """Return which rows are of texts with all these {column: value}: bool [R]; '' is what is empty.
 
         The first time that a column is named it is read whole. Raises InputError for one that is not there.
         """
@@ -323,7 +383,7 @@ class IndexFolder:
                 self._read[column] = self._numbered(column)
             known, numbers = self._read[column]
             fits &= numbers == known.get(value, -1)
-        return fits
+        return fits if self.spans is None else fits[self.spans[:, 0]]
 
     def _numbered(self, column: str) -> Tuple[Dict[str, int], np.ndarray]:
         """Return {value: its number} of a column, and the number of each text, int32 [N]."""
@@ -407,6 +467,7 @@ def _open_state(folder: Path) -> IndexFolder:
     wanted = FILES_OF.get(retrieval, ()) if isinstance(retrieval, str) else ()
     payload = found.get("payload", [])
     wanted = (*wanted, *(table_files(PAYLOAD) if payload else ()))
+    wanted = (*wanted, *([WINDOWS_FILE] if "windows" in found else ()))
     is_sound = {
         "payload": isinstance(payload, list) and is_texts(payload),
         "answer": "answer" not in found or isinstance(payload, list) and found["answer"] in payload,
@@ -425,6 +486,9 @@ def _open_state(folder: Path) -> IndexFolder:
             "recall_at_10": is_number(found.get("recall_at_10"), 0, 1),
             "similarity": found.get("similarity", SIMILARITIES[0]) in SEARCHED,
             "prompt": isinstance(found.get("prompt", ""), str) and is_utf8(found.get("prompt", "")),
+            "window_overlap": is_whole_number(found.get("window_overlap", 0), 0, MAX_TEXT_LENGTH),
+            "windows": is_whole_number(found.get("windows", 0), 0, MAX_TEXTS)
+            and ("windows" in found) == ("window_overlap" in found),
         })  # fmt: skip
     for key, sound in is_sound.items():
         if not sound:
@@ -444,7 +508,21 @@ def _open_state(folder: Path) -> IndexFolder:
     twice = ids.repeated()
     if twice is not None:
         raise CheckpointError(f"{folder}: the id {shown(twice)} is there twice; {CURE}")
-    return IndexFolder(folder, manifest, texts, ids, more, *_read_measured(folder, manifest))
+    spans = _read_spans(folder, manifest) if manifest.windows else None
+    return IndexFolder(folder, manifest, texts, ids, more, *_read_measured(folder, manifest), spans=spans)
+
+
+def _read_spans(folder: Path, manifest: IndexManifest) -> np.ndarray:
+    """Return the windows of an index, see `WindowTable`. Raises CheckpointError for what are none."""
+    spans = mapped_array(folder / WINDOWS_FILE, CURE)
+    if spans.dtype == np.int64 and spans.shape == (manifest.windows, 3):
+        texts, begins, ends = spans.T
+        are_texts = (
+            texts[0] == 0 and texts[-1] == manifest.texts - 1 and np.isin(np.diff(texts), (0, 1)).all()
+        )
+        if are_texts and (begins >= 0).all() and (ends > begins).all():
+            return spans
+    raise CheckpointError(f"{folder / WINDOWS_FILE} are not the windows of {manifest.texts} texts; {CURE}")
 
 
 def _read_measured(folder: Path, manifest: IndexManifest) -> Tuple[str, Tuple[Answering, ...]]:

@@ -16,7 +16,7 @@ import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, Literal, Optional, Sequence, TextIO, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Literal, Optional, Sequence, TextIO, Tuple
 
 from data_tools.text.table_writer import check_table_suffix, ending_to_write, table_writer
 from data_tools.text.tables import JSON_ENDINGS, detect_form, records
@@ -34,7 +34,8 @@ from ernie_pair.core.cli.standard_streams import check_stdin, with_standard_stre
 from ernie_pair.core.errors import InputError, counted
 from ernie_pair.core.files.results import Results, files_of, followed, is_stream, settings_of
 from ernie_pair.core.progress import CountProgress, say
-from ernie_pair.inference.token_rows import BatchTokensFlag
+from ernie_pair.inference.scores import Window
+from ernie_pair.inference.token_rows import OVERLAP_HELP, BatchTokensFlag
 from ernie_pair.models.model_folder import list_model_files
 from ernie_pair.retrieval.build_index import THREADS_HELP
 from ernie_pair.retrieval.index import SEARCH_LIBRARIES
@@ -68,6 +69,13 @@ class SearchFlags(OverwriteFlag, BatchTokensFlag, TextFlags):
     )
     long_query: Literal["stop", "cut"] = data_option(
         "stop", help="a query that is too long for the embedding model: stop with an error, or truncate it"
+    )
+    window_overlap: int = evaluation_option(
+        0,
+        help=f"to rerank: {OVERLAP_HELP}; 0: as the index was made, or long texts are cut",
+        unit="tokens",
+        at_least=0,
+        only_with="model_path",
     )
     device: Literal["cpu", "gpu", "gpu:N"] = speed_option("cpu", help="where the models run")
     threads: int = speed_option(0, help=THREADS_HELP, unit="threads", at_least=0)
@@ -166,7 +174,7 @@ def search_texts(config: SearchConfig) -> List[Hit]:
 
 def open_searcher(config: SearchConfig) -> PairSearcher:
     """Return the index that the flags name, with its models. Raises an ErniePairError."""
-    names = "recall_k threshold device threads retrieval batch_tokens".split()
+    names = "recall_k threshold device threads retrieval batch_tokens window_overlap".split()
     same = {name: getattr(config, name) for name in names}
     cuts = config.long_query == "cut"
     searcher = PairSearcher(config.index, config.embedding_model, config.model_path, cuts=cuts, **same)
@@ -285,7 +293,7 @@ def read_hits(path: Path) -> List[List[Hit]]:
     """Return the hits of each query in a file of answers, as it was written."""
     if ending_to_write(path) in JSON_ENDINGS:
         lines = path.read_text(encoding="utf-8").splitlines()
-        return [[Hit(**hit) for hit in json.loads(line)["hits"]] for line in lines]
+        return [[_parse_hit(**hit) for hit in json.loads(line)["hits"]] for line in lines]
     found: List[List[Hit]] = []
     columns: List[str] = []
     for _, row in records(path, detect_form(path)):
@@ -303,6 +311,10 @@ def read_hits(path: Path) -> List[List[Hit]]:
             more = {name: str(value) for name, value in payload.items() if value not in (None, "")}
             found[-1].append(Hit(text_id, text, float(score), similarity, bm25, more))
     return found
+
+
+def _parse_hit(window: Optional[Dict[str, Any]] = None, **said: Any) -> Hit:
+    return Hit(**said, window=window and Window(**window))
 
 
 def _format_line(row: NamedText, hits: List[Hit]) -> str:

@@ -17,7 +17,7 @@ from ernie_pair.core.files.json_file import shown
 from ernie_pair.embeddings.open_embedder import open_embedder
 from ernie_pair.evaluation.scorer import load
 from ernie_pair.inference.embedder import EmbedderOptions, TextEmbedder, check_vectors
-from ernie_pair.inference.scores import COSINE, PRODUCT, ScoreUnit, best_places
+from ernie_pair.inference.scores import COSINE, PRODUCT, ScoreUnit, Window, best_places
 from ernie_pair.retrieval.index import VectorIndex
 from ernie_pair.retrieval.index_folder import (
     BM25,
@@ -44,6 +44,11 @@ class Hit(NamedTuple):
     bm25: Optional[float] = None  # None, like ``similarity``: not among the texts that were found by it
     payload: Dict[str, str] = {}  # what rides along with the text, such as its answer
     probability: Optional[float] = None  # that it answers; None: it was not measured for this search
+    window: Optional[Window] = None  # the best of a text that is longer than a model reads; None: it is not
+
+    def read_in(self, window: Optional[Window]) -> "Hit":
+        """Return the hit with the ``window`` that its classifier scores best, if it reads it in windows."""
+        return self if window is None else self._replace(window=window)
 
     def content(self, digits: int) -> Dict[str, object]:
         """Return the hit as JSON content, numbers rounded to ``digits``; bm25 only if it was found by it."""
@@ -55,6 +60,7 @@ class Hit(NamedTuple):
             **({} if self.bm25 is None else {"bm25": round(self.bm25, digits)}),
             **({} if self.probability is None else {"probability": round(self.probability, digits)}),
             **({"payload": self.payload} if self.payload else {}),
+            **({} if self.window is None else {"window": vars(self.window)}),
         }
 
 
@@ -133,7 +139,7 @@ class TextRecall:
         self._folder, self._embedder, self.check_columns = folder, None, folder.check_columns
         self._given = (embedder, recall_k, threads, breadth, retrieval, reranker)
         self.answering = None if reranker is None else self._find_answering(reranker)
-        self._words = None if self.retrieval == VECTORS else WordIndex(folder.folder, self.count)
+        self._words = None if self.retrieval == VECTORS else WordIndex(folder.folder, manifest.rows)
         if self.retrieval == BM25:
             self.unit = UNITS[BM25]
             folder.check_current()
@@ -213,11 +219,12 @@ class TextRecall:
         folder, own = self._folder, self._embedder
         embedder = own if own is None or embedder is None else folder.fit_embedder(embedder)
         fits = folder.rows_where(where) if where else None
-        most = self.count if fits is None else int(np.count_nonzero(fits))
+        most = folder.manifest.rows if fits is None else int(np.count_nonzero(fits))
         if not most:
             return [[] for _ in queries]
         count = min(max(self.recall_k, top_k), most)
-        asked = min(WIDER * count, most) if folder.manifest.answer else count
+        has_groups = folder.manifest.answer or folder.spans is not None
+        asked = min(WIDER * count, most) if has_groups else count
         nothing: List[Dict[int, float]] = [{}] * len(queries)
         near, ids, texts, found = nothing, folder.ids, folder.texts, []
         if embedder is not None:
@@ -226,7 +233,9 @@ class TextRecall:
             found_places = zip(*(array.tolist() for array in self._index.nearest(vectors, asked, fits)))
             near = [{place: cosine for cosine, place in zip(*row) if place >= 0} for row in found_places]
         by_words = nothing if self._words is None else self._words.best(queries, asked, fits)
-        for cosines, scores in zip(near, by_words):
+        for of_rows in zip(near, by_words):
+            rows: Dict[int, int] = {}  # the best of each text
+            cosines, scores = (folder.by_texts(each, rows) for each in of_rows)
             best: Dict[Union[str, int], int] = {}
             ranked = fuse([cosines, scores]) if self.retrieval == BOTH else cosines or scores
             for n in ranked:
@@ -236,6 +245,7 @@ class TextRecall:
                 Hit(ids[n], texts[n], ranked[n], cosines.get(n), scores.get(n), folder.payload_of(n))
                 for n in best.values()
             ]
+            hits = [hit.read_in(folder.window_of(rows[n])) for hit, n in zip(hits, best.values())]
             found.append(hits)
         return found
 
@@ -269,8 +279,9 @@ class PairSearcher:
     similarity, the BM25 score, or of both the fused rank. ``threshold``: drop hits with a lower score; None:
     that which `evaluate search --save_threshold` has saved for this search, if any.
     ``cuts``: truncate queries that are too long for the model instead of refusing them. ``breadth``: see
-    `VectorIndex`. ``batch_tokens``: most tokens in one forward pass, 0: what suits the device. Raises an
-    ErniePairError if these cannot be used together.
+    `VectorIndex`. ``batch_tokens``: most tokens in one forward pass, 0: what suits the device.
+    ``window_overlap``: of the windows in which ``reranker`` reads long texts, see `load`, 0: as the index was
+    made. Raises an ErniePairError if these cannot be used together.
     """
 
     def __init__(
@@ -286,6 +297,7 @@ class PairSearcher:
         cuts: bool = False,
         retrieval: str = "auto",
         batch_tokens: int = 0,
+        window_overlap: int = 0,
     ):
         check_whole_numbers(1, recall_k=recall_k)
         check_whole_numbers(0, threads=threads, breadth=breadth)
@@ -299,9 +311,10 @@ class PairSearcher:
             options = EmbedderOptions(threads=threads, batch_tokens=batch_tokens)
             embedder = open_embedder(str(model_path), device, options)
         if reranker:
-            self._scorer = load(reranker, device, threads, batch_tokens=batch_tokens)
+            overlap = window_overlap or folder.manifest.window_overlap
+            self._scorer = load(reranker, device, threads, batch_tokens=batch_tokens, window_overlap=overlap)
             self._scorer.check_rankable()
-        by = "" if self._scorer is None else self._scorer.identity[0]
+        by = "" if self._scorer is None else self._scorer.ranked_by
         self.texts = TextRecall.open(folder, embedder, recall_k, threads, breadth, retrieval, by)
         self.threshold, self.cuts = threshold, cuts
         (self.texts.unit if self._scorer is None else self._scorer.unit).check_inside(threshold)
@@ -332,7 +345,9 @@ class PairSearcher:
             scores = np.array([hit.score for hits in recalled for hit in hits], dtype=np.float64)
             if self._scorer is not None and len(scores):
                 pairs = [(query, hit.text) for query, hits in zip(window, recalled) for hit in hits]
-                scores = self._scorer.score(pairs)
+                scores, windows = self._scorer.best_windows(pairs)
+                parts = iter(windows)
+                recalled = [[hit.read_in(next(parts)) for hit in hits] for hits in recalled]
             first = 0
             for hits in recalled:
                 own = scores[first : first + len(hits)]

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Dict, List, Literal, Optional, Type, Union
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
+from ernie_pair.inference.scores import Window
+
 TOP_K = 10  # if a request does not say how many it wants
 _IDS = (
     "token ids are not taken; send texts: this model has another tokenizer than OpenAI's, which LangChain's "
@@ -130,16 +132,8 @@ class RerankTextsBody(Body):
     raw_scores: Optional[bool] = Field(
         None, description="only false: scores are probabilities where there are"
     )
-    truncate: Optional[bool] = Field(None, description="has no effect: long texts are always cut")
+    truncate: Optional[bool] = Field(None, description="has no effect: the service decides it")
     truncation_direction: Optional[Literal["Right", "right"]] = Field(None, description="always right")
-
-
-class RankedText(BaseModel):
-    """A text and how well it matches the query, as the clients of TEI read it."""
-
-    index: int = Field(description="its position in the given `texts`, counted from 0")
-    score: float = Field(description="a probability, without classes a score")
-    text: Optional[str] = Field(None, description="absent if it was not asked for")
 
 
 _SECONDS = Field(description="from the request to the answer, the queue included")
@@ -162,12 +156,25 @@ class PredictAnswer(BaseModel):
     milliseconds: float = _SECONDS
 
 
+_BEST = Field(None, description="of a text that is longer than a model reads: its characters that match best")
+
+
 class Place(BaseModel):
     """A candidate and how well it matches the query."""
 
     place: int = Field(description="its position in the given `candidates`, counted from 0")
     text: str = Field(description="the candidate")
     score: float = Field(description="a probability, without classes a score")
+    window: Optional[Window] = _BEST
+
+
+class RankedText(BaseModel):
+    """A text and how well it matches the query, as the clients of TEI read it."""
+
+    index: int = Field(description="its position in the given `texts`, counted from 0")
+    score: float = Field(description="a probability, without classes a score")
+    text: Optional[str] = Field(None, description="absent if it was not asked for")
+    window: Optional[Window] = _BEST
 
 
 class Ranking(BaseModel):
@@ -193,6 +200,7 @@ class Found(BaseModel):
     payload: Optional[Dict[str, str]] = Field(
         None, description="the columns that ride along with it, such as its answer; absent: none"
     )
+    window: Optional[Window] = _BEST
 
 
 class Hits(BaseModel):
@@ -229,6 +237,7 @@ class Reranked(BaseModel):
     index: int
     relevance_score: float
     document: Optional[Document] = Field(None, description="absent if it was not asked for")
+    window: Optional[Window] = _BEST
 
 
 class Reranking(BaseModel):

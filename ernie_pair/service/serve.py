@@ -25,7 +25,7 @@ from ernie_pair.embeddings.open_embedder import open_embedder
 from ernie_pair.inference.backends import BACKEND_HELP, PRECISION_HELP, THREADS_HELP
 from ernie_pair.inference.embedder import EmbedderOptions
 from ernie_pair.inference.predictor import PairPredictor
-from ernie_pair.inference.token_rows import BatchTokensFlag
+from ernie_pair.inference.token_rows import OVERLAP_HELP, BatchTokensFlag
 from ernie_pair.kernels.choice import EMBEDDING_HELP, KernelFlags
 from ernie_pair.retrieval.index import SEARCH_LIBRARIES
 from ernie_pair.retrieval.index_folder import open_index_folder
@@ -91,6 +91,13 @@ class ServeConfig(BatchTokensFlag):
     symmetric: Literal["auto", "none", "average"] = evaluation_option(
         "auto",
         help="average: score (a, b) and (b, a) and take the mean of the logits; auto: as exported",
+        only_with="model_path",
+    )
+    window_overlap: int = evaluation_option(
+        0,
+        help=f"to rank: {OVERLAP_HELP}; 0: as the index was made, or long texts are cut",
+        unit="tokens",
+        at_least=0,
         only_with="model_path",
     )
     index: str = model_option(
@@ -215,6 +222,7 @@ def _open_on(config: ServeConfig, device: Any, texts: Optional[TextRecall] = Non
     if config.model_path:
         predictor = PairPredictor.of(config)
         predictor.decide_by(config.threshold, config.symmetric)
+        predictor.use_windows(config.window_overlap)
         predictor.predict([("你好", "您好")])
     if config.embedding_model:
         kernels = KernelFlags(precision=config.embedding_precision)
@@ -222,10 +230,11 @@ def _open_on(config: ServeConfig, device: Any, texts: Optional[TextRecall] = Non
         embedder = open_embedder(config.embedding_model, device, options, kernels)
         embedder.embed(["你好"])
     if config.index and texts is None:
+        folder = open_index_folder(Path(config.index))
         if predictor is not None:
             predictor.check_rankable()
-        folder = open_index_folder(Path(config.index))
-        by = "" if predictor is None else predictor.identity[0]
+            predictor.use_windows(config.window_overlap or folder.manifest.window_overlap)
+        by = "" if predictor is None else predictor.ranked_by
         texts = TextRecall.open(
             folder, embedder, config.recall_k, threads, retrieval=config.retrieval, reranker=by
         )

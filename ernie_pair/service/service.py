@@ -41,7 +41,7 @@ from ernie_pair.core.errors import ErniePairError, InputError
 from ernie_pair.core.files.json_file import shown
 from ernie_pair.inference.embedder import TextEmbedder, unit_rows
 from ernie_pair.inference.predictor import PairPredictor, TextPair
-from ernie_pair.inference.scores import Prediction, best_places
+from ernie_pair.inference.scores import Prediction, Windows, best_places
 from ernie_pair.inference.token_rows import BatchRules
 from ernie_pair.report.page import render_page
 from ernie_pair.retrieval.index_folder import State
@@ -350,11 +350,9 @@ class Service:
         """Rank candidates by how well they match the query, the best first."""
         started = time.perf_counter()
         self.limits.check(body)
-        self._check_rankable()
-        scores = await self._score([(body.query, text) for text in body.candidates])
+        best = await self._best(body.query, body.candidates, body.top_k or TOP_K)
         ranking = [
-            Place(place=place, text=body.candidates[place], score=round(float(scores[place]), DIGITS))
-            for place in best_places(scores, body.top_k or TOP_K)
+            Place(place=n, text=body.candidates[n], score=score, **window) for n, score, window in best
         ]
         return Ranking(ranking=ranking, milliseconds=_milliseconds_since(started))
 
@@ -372,7 +370,8 @@ class Service:
         (hits,) = await self.batchers["queries"].ask([(texts, where, body.query)])
         scores = np.array([hit.score for hit in hits])
         if self.served.predictor is not None and len(hits) > 0:
-            scores = await self._score([(body.query, hit.text) for hit in hits])
+            scores, windows = await self._score([(body.query, hit.text) for hit in hits])
+            hits = [hit.read_in(window) for hit, window in zip(hits, windows)]
         answering = texts.answering_of(body.where or {}, 0)  # of a top_k that is not above recall_k
         best = rerank(hits, scores, body.top_k or TOP_K, body.threshold, answering)
         found = [Found.model_validate(hit.content(DIGITS)) for hit in best]
@@ -478,21 +477,16 @@ class Service:
     async def rerank_texts(self, body: RerankTextsBody) -> List[RankedText]:
         """Rank texts for the clients of text-embeddings-inference, the best first."""
         self.limits.check(body)
-        self._check_rankable()
         if body.raw_scores:
             reason = (
                 "raw_scores: this service gives probabilities, or the scores of a model without; leave it out"
             )
             raise RefusedError(422, reason, "raw_scores")
-        scores = await self._score([(body.query, text) for text in body.texts])
-        return [
-            RankedText(
-                index=place,
-                score=round(float(scores[place]), DIGITS),
-                **({"text": body.texts[place]} if body.return_text else {}),
-            )
-            for place in best_places(scores, len(scores))
-        ]
+        answer = []
+        for n, score, window in await self._best(body.query, body.texts, None):
+            more: Dict[str, Any] = {"text": body.texts[n]} if body.return_text else {}
+            answer.append(RankedText(index=n, score=score, **more, **window))
+        return answer
 
     async def _rerank(self, body: RerankBody, returned: bool) -> Reranking:
         self.limits.check(body)
@@ -504,13 +498,11 @@ class Service:
                 "only fewer cannot be asked for; leave it out"
             )
             raise RefusedError(422, reason, "max_tokens_per_doc")
-        scores = await self._score([(body.query, text) for text in body.documents])
         returned = returned if body.return_documents is None else body.return_documents
         results = []
-        for place in best_places(scores, body.top_n or len(scores)):
-            more = {"document": Document(text=body.documents[place])} if returned else {}
-            score = round(float(scores[place]), DIGITS)
-            results.append(Reranked(index=place, relevance_score=score, **more))
+        for n, score, window in await self._best(body.query, body.documents, body.top_n):
+            more: Dict[str, Any] = {"document": Document(text=body.documents[n])} if returned else {}
+            results.append(Reranked(index=n, relevance_score=score, **more, **window))
         return Reranking(id=str(uuid.uuid4()), model=self.served.model_name, results=results)
 
     def _check_rankable(self) -> PairPredictor:
@@ -527,10 +519,28 @@ class Service:
         self.metrics.pairs.inc(len(pairs))
         return found
 
-    async def _score(self, pairs: Sequence[TextPair]) -> np.ndarray:
-        scores = (await self._ask(pairs)).scores
-        assert scores is not None  # of at most two classes
-        return scores
+    async def _best(
+        self, query: str, texts: Sequence[str], top_k: Optional[int]
+    ) -> List[Tuple[int, float, Dict[str, Any]]]:
+        """Return the place, score and window, if any, of the ``top_k`` best texts, None: of all."""
+        self._check_rankable()
+        scores, windows = await self._score([(query, text) for text in texts])
+        named = [{} if window is None else {"window": window} for window in windows]
+        best = best_places(scores, top_k or len(texts))
+        return [(place, round(float(scores[place]), DIGITS), named[place]) for place in best]
+
+    async def _score(self, pairs: Sequence[TextPair]) -> Tuple[np.ndarray, Windows]:
+        """Return what `PairScorer.best_windows` does. Raises RefusedError as it raises InputError."""
+        most, loop = self.limits.max_pairs, asyncio.get_running_loop()
+        predictor = self._check_rankable()
+        if not predictor.window_overlap:
+            return predictor.in_windows(pairs).best([await self._ask(pairs)])
+        try:
+            cut = await loop.run_in_executor(self._counting, predictor.in_windows, pairs)
+        except InputError as error:
+            raise RefusedError(413, error.message, "query") from None
+        parts = [cut.pairs[first : first + most] for first in range(0, len(cut.pairs), most)]
+        return cut.best([await self._ask(part) for part in parts])
 
     async def models(self) -> Models:
         """List the models that are served, for the clients of OpenAI."""

@@ -3,10 +3,12 @@
 import asyncio
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
 from ernie_pair.inference.exported_model import ExportedModel
+from ernie_pair.inference.predictor import PairScorer
 from ernie_pair.inference.scores import Prediction, find_unit
 from ernie_pair.inference.token_rows import BatchRules
 
@@ -46,12 +48,22 @@ def answer_and_health(predictor, pairs):
     return ask(predictor, both)
 
 
+LETTERS = SimpleNamespace(  # a tokenizer to which each character is a token
+    pair_specials=[[0], [0], [0]],
+    encode=list,
+    encode_batch=lambda texts: map(list, texts),
+    tokenize=lambda text: (np.arange(len(text)), np.arange(len(text)), np.arange(1, len(text) + 1)),
+)
+
+
 class Model:
     """Says how long both texts are together; ``gate`` holds it up, ``calls`` are what it was asked."""
 
     backend, precision = "onnx", "fp32"
     exported = ExportedModel(Path("none"), ("odd", "even"), 128, 1.5, {})
     threshold, symmetric, match, rules = 0.25, "average", 1, BatchRules()
+    where, window_overlap, max_seq_len, tokenizer = "fake", 0, 15, LETTERS
+    use_windows, in_windows = PairScorer.use_windows, PairScorer.in_windows
 
     def __init__(self):
         self.calls, self.threads, self.gate = [], set(), threading.Event()

@@ -7,9 +7,11 @@ from types import SimpleNamespace
 from typing import List
 
 import numpy as np
+from fake_predictor import LETTERS
 from tiny_pair import CHARACTERS
 from tiny_ship import ship, write_trained
 
+from ernie_pair.inference.embedder import TextEmbedder
 from ernie_pair.inference.token_rows import BatchRules
 from ernie_pair.models.embedding_json import EmbeddingSettings
 from ernie_pair.retrieval import build_index as building
@@ -28,7 +30,7 @@ class HashEmbedder:
     def __init__(self, fingerprint: str = "f" * 64, dim: int = DIM):
         self.fingerprint, self.dim, self.calls = fingerprint, dim, []
         self.settings = EmbeddingSettings("mean", dim, (dim,), self.max_seq_len, 0.05)
-        self.model = SimpleNamespace(name="hashes", rules=BatchRules())
+        self.model = SimpleNamespace(name="hashes", rules=BatchRules(), tokenizer=LETTERS)
 
     def num_tokens(self, text, role=""):
         return len(text) + 2
@@ -44,7 +46,7 @@ class HashEmbedder:
     def embed_queries(self, texts):
         return self.embed(texts)
 
-    embed_passages = embed_queries
+    embed_passages, windows_of = embed_queries, TextEmbedder.windows_of
 
     def _sum_of(self, text):
         words = [*text, *(text[place : place + 2] for place in range(len(text) - 1))]

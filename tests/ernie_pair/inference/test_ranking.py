@@ -58,12 +58,16 @@ def lengths(texts):
     return np.array([len(text) for text in texts], dtype=np.float64)
 
 
+def read_whole(score):
+    return lambda texts: (score(texts), [None] * len(texts))
+
+
 @pytest.mark.parametrize("window", [1, 3, 1000])
 @pytest.mark.parametrize("top_k", [1, 4, 50, 500])
 def test_top_k_equals_a_stable_full_sort(monkeypatch, window, top_k):
     monkeypatch.setattr(ranking, "CANDIDATES", window)
     texts = ["x" * size for size in np.random.default_rng(1).integers(0, 9, 120)]
-    found = rank_texts(lengths, iter(texts), top_k)
+    found = rank_texts(read_whole(lengths), iter(texts), top_k)
     places = sorted(range(len(texts)), key=lambda place: (-len(texts[place]), place))[:top_k]
     assert found == [Ranked(place, texts[place], len(texts[place])) for place in places]
     assert best_places(lengths(texts), top_k) == places
@@ -83,8 +87,8 @@ def test_streamed_candidates_are_scored_in_bounded_windows(monkeypatch):
         scored.append(len(texts))
         return np.array([float(text) % 777 for text in texts])
 
-    assert rank_texts(lengths, [], 3) == []
-    best = rank_texts(score, stream(), 2)
+    assert rank_texts(read_whole(lengths), [], 3) == []
+    best = rank_texts(read_whole(score), stream(), 2)
     assert max(scored) == 100 and [found.place for found in best] == [776, 776 + 777]
 
 
@@ -94,13 +98,14 @@ def test_streamed_candidates_are_scored_in_bounded_windows(monkeypatch):
 ])  # fmt: skip
 def test_invalid_ranking_arguments_are_rejected(candidates, top_k, reason):
     with pytest.raises(InputError, match=reason):
-        rank_texts(lengths, candidates, top_k)
+        rank_texts(read_whole(lengths), candidates, top_k)
 
 
 def test_rank_rejects_nan_three_classes_and_no_query(monkeypatch, predictor):
     monkeypatch.setattr(ranking, "CANDIDATES", 2)
     with pytest.raises(NumbersError, match="the score of candidate 3 is NaN"):
-        rank_texts(lambda texts: np.where(np.array(texts) == "d", np.nan, 1.0), "a b c d".split(), 1)
+        score = read_whole(lambda texts: np.where(np.array(texts) == "d", np.nan, 1.0))
+        rank_texts(score, "a b c d".split(), 1)
     with pytest.raises(InputError, match="pair 0 is .None, .*; give two texts"):
         predictor.rank(None, ["天"])
     monkeypatch.setattr(predictor, "labels", Labels.numbered(3))

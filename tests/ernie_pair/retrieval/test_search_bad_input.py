@@ -144,8 +144,8 @@ def test_the_error_names_a_damaged_or_missing_index_file(index, embedder, name):
     (find_unit(False, None), -7.5, None),
 ], ids=["cosine", "probability", "regression", "ranking"])  # fmt: skip
 def test_a_threshold_outside_the_score_range_is_refused(index, embedder, monkeypatch, unit, inside, outside):
-    scorer = SimpleNamespace(unit=unit, check_rankable=lambda: None, identity=("", ""))
-    scorer.score = lambda pairs: np.linspace(-8, 5, len(pairs))
+    scorer = SimpleNamespace(unit=unit, check_rankable=lambda: None, ranked_by="")
+    scorer.best_windows = lambda pairs: (np.linspace(-8, 5, len(pairs)), [None] * len(pairs))
     monkeypatch.setattr("ernie_pair.retrieval.searcher.load", lambda *given, **named: scorer)
     reranker = None if unit is COSINE else "ranker"
     found = PairSearcher(index, "any", reranker, threshold=inside).search(TEXTS[0], top_k=50)
