@@ -21,8 +21,10 @@ SPECIALS_PER_PAIR = 3  # [CLS] a [SEP] b [SEP]
 SEPARATOR = 2  # the segment of a second separator
 CHUNK = 4096  # pairs tokenized at a time
 WINDOW = 1 << 16  # pairs that are sorted by length together
-OVERLAP_HELP = "texts longer than the model reads are scored in windows, which share so many tokens; the best"
-OVERLAP_HELP += " counts"
+OVERLAP_HELP = (
+    "texts longer than the model reads are read in windows that share so many tokens, and the best of "
+)
+OVERLAP_HELP += "them counts and is returned; 0: as the index was made, otherwise such texts are cut"
 
 
 class Batch(NamedTuple):

@@ -172,12 +172,7 @@ class IndexConfig(OverwriteFlag, BatchTokensFlag, TextFlags):
         affects="index",
     )
     window_overlap: int = model_option(
-        0,
-        help=f"{OVERLAP_HELP} and is returned; 0: long texts are cut",
-        unit="tokens",
-        at_least=0,
-        only_with="embedding_model",
-        affects="index",
+        0, help=OVERLAP_HELP, unit="tokens", at_least=0, only_with="embedding_model", affects="index"
     )
     add: bool = data_option(
         False, help="add the texts to the index in --output_dir, which is kept as it was built"

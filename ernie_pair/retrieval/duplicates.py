@@ -182,14 +182,10 @@ def _scored(
                 texts = [rows[place] for place in places.tolist()]
                 for place, best in zip(places.tolist(), words.best(texts, count + 1)):
                     others = (_ordered(owners[place], owners[other]) for other in best)
-                    found = {pair: 0.0 for pair in others if pair[0] != pair[1]} | found
-            is_better = scorer is None and folder.spans is not None
-            new = {
-                pair: score
-                for pair, score in found.items()
-                if pair not in seen or is_better and score > seen[pair]
-            }
-            seen.update(new)
+                    found.update({pair: 0.0 for pair in others if pair[0] != pair[1]} | found)
+            new = {pair: score for pair, score in found.items() if score > seen.get(pair, -np.inf)}
+            once = scorer is not None or folder.spans is None  # by cosines a later window may be nearer
+            seen.update(dict.fromkeys(new, np.inf) if once else new)
             scores: Sequence[float] = list(new.values())
             if scorer is not None and new:
                 scores = scorer.score([(folder.texts[a], folder.texts[b]) for a, b in new]).tolist()

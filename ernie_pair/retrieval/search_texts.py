@@ -71,11 +71,7 @@ class SearchFlags(OverwriteFlag, BatchTokensFlag, TextFlags):
         "stop", help="a query that is too long for the embedding model: stop with an error, or truncate it"
     )
     window_overlap: int = evaluation_option(
-        0,
-        help=f"to rerank: {OVERLAP_HELP}; 0: as the index was made, or long texts are cut",
-        unit="tokens",
-        at_least=0,
-        only_with="model_path",
+        0, help=f"to rank: {OVERLAP_HELP}", unit="tokens", at_least=0, only_with="model_path"
     )
     device: Literal["cpu", "gpu", "gpu:N"] = speed_option("cpu", help="where the models run")
     threads: int = speed_option(0, help=THREADS_HELP, unit="threads", at_least=0)
@@ -314,7 +310,7 @@ def read_hits(path: Path) -> List[List[Hit]]:
 
 
 def _parse_hit(window: Optional[Dict[str, Any]] = None, **said: Any) -> Hit:
-    return Hit(**said, window=window and Window(**window))
+    return Hit(**said, window=Window(**window) if window else None)
 
 
 def _format_line(row: NamedText, hits: List[Hit]) -> str:

@@ -94,11 +94,7 @@ class ServeConfig(BatchTokensFlag):
         only_with="model_path",
     )
     window_overlap: int = evaluation_option(
-        0,
-        help=f"to rank: {OVERLAP_HELP}; 0: as the index was made, or long texts are cut",
-        unit="tokens",
-        at_least=0,
-        only_with="model_path",
+        0, help=f"to rank: {OVERLAP_HELP}", unit="tokens", at_least=0, only_with="model_path"
     )
     index: str = model_option(
         "",
