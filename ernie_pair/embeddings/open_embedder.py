@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Sequence, Union
 
@@ -56,6 +57,7 @@ def open_embedder(
     if settings is None or not settings.is_exported:
         path = resolve_model_folder(path)
         settings = read_embedding(path)
+    opens = partial(open_embedder, path.absolute(), device, options, kernels)
     if settings is not None:
         for name in ("pooling", "max_seq_len"):
             requested, trained = getattr(options, name), getattr(settings, name)
@@ -71,7 +73,9 @@ def open_embedder(
                 f": {path} is an exported model, which computes as it was exported; leave it out, or export "
                 "it with --quantize int8",
             )
-            return open_exported_embedder(path, settings, options, device)
+            embedder = open_exported_embedder(path, settings, options, device)
+            embedder.opens = opens
+            return embedder
     from ernie_pair.models.networks.text_encoder import open_trained  # which loads Paddle
     from ernie_pair.models.source import WRITE_FAMILY, open_model, warn_of_classifier
 
@@ -81,7 +85,9 @@ def open_embedder(
     settings = settings_of_model(source, options.pooling, options.max_seq_len)
     model = open_trained(source, settings, device, kernels, options.threads)
     model = model._replace(rules=model.rules.holding(options.batch_tokens))
-    return TextEmbedder(model, options.dim, options.batch_size, options.prompt_in(settings, model.name))
+    embedder = TextEmbedder(model, options.dim, options.batch_size, options.prompt_in(settings, model.name))
+    embedder.opens = opens
+    return embedder
 
 
 def log_drift(

@@ -2,9 +2,9 @@
 
 import hashlib
 import logging
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Dict, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import numpy as np
 
@@ -58,6 +58,9 @@ class TrainedScorer(PairScorer):
         self.rules = BatchRules().holding(batch_tokens)
         self.started_on = start_device(device, world)
         self.where = str(resolve_model_folder(Path(folder)))
+        rest: Dict[str, Any] = {"model_class": model_class, "max_seq_len": max_seq_len, "threads": threads}
+        rest.update(batch_size=batch_size, batch_tokens=batch_tokens)
+        self.opens = partial(TrainedScorer, str(Path(self.where).absolute()), device, kernels, **rest)
         self.model, vocab_file = load_classifier(self.where, model_class)
         self.labels = self.model.spec.labels
         self.kernels = choose_path(self.model, kernels, device, casts=True)

@@ -16,6 +16,7 @@ from ernie_pair.core.cli.options import check_whole_numbers
 from ernie_pair.core.errors import CheckpointError, InputError, NumbersError
 from ernie_pair.inference.backends import OnnxBackend
 from ernie_pair.inference.exported_model import GPU, INT8_FILES, ExportedModel
+from ernie_pair.inference.ray_flags import PickledByFolder
 from ernie_pair.inference.token_rows import (
     BatchRules,
     EncodedPairs,
@@ -85,13 +86,15 @@ class EmbeddingModel(NamedTuple):
     rules: BatchRules = BatchRules()
 
 
-class TextEmbedder:
-    """Compute vectors with an embedding model, which is loaded once. Not thread-safe.
+class TextEmbedder(PickledByFolder):
+    """Compute vectors with an embedding model, which is loaded once. Not thread-safe; picklable.
 
     ``dim``: length of the vectors, one of the lengths that the model was trained for; 0: full length. Texts
     longer than ``max_seq_len`` tokens are truncated; ``num_cut`` counts them. ``prompt``: what `embed` puts
     before a text; None: the default prompt of the model, if it has one.
     """
+
+    kept = ("dim", "batch_size", "prompt")
 
     def __init__(
         self, model: EmbeddingModel, dim: int = 0, batch_size: int = BATCH_SIZE, prompt: Optional[str] = None

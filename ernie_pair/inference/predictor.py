@@ -15,6 +15,7 @@ from ernie_pair.core.progress import CountProgress
 from ernie_pair.inference import scores
 from ernie_pair.inference.backends import OnnxBackend, open_backend
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST, read_exported
+from ernie_pair.inference.ray_flags import PickledByFolder
 from ernie_pair.inference.token_rows import (
     BatchRules,
     EncodedPairs,
@@ -38,8 +39,8 @@ TextPair = Tuple[str, str]
 Advance = Callable[[int], None]  # called with the rows of each batch
 
 
-class PairScorer:
-    """A pair model from any folder, which is loaded once: logits, decisions and scores. Not thread-safe.
+class PairScorer(PickledByFolder):
+    """A pair model from any folder, loaded once: logits, decisions, scores. Not thread-safe; picklable.
 
     A subclass opens its folder, sets ``where`` (its name in errors), ``labels`` and ``calibration`` (how its
     logits become classes), ``tokenizer`` and ``max_seq_len``, and computes ``logits_of_rows``. ``world``: the
@@ -55,12 +56,8 @@ class PairScorer:
     learned_nothing = ""  # why it is no better than without training
     window_overlap = room = 0  # of both texts of a pair, in tokens, see `use_windows`
     world, window = World(), WINDOW
+    kept = ("calibration",)
     process_group: Any = None  # of a ``world`` of several
-
-    @property
-    def identity(self) -> Tuple[str, str]:
-        """Return the hash of the model, and what computes it where answers depend on that, otherwise ''."""
-        raise NotImplementedError
 
     def logits_of_texts(
         self, left: Sequence[str], right: Sequence[str], advance: Optional[Advance] = None
@@ -313,6 +310,8 @@ class PairPredictor(PairScorer):
         self.tokenizer = open_tokenizer(vocab_file, spec, self.max_seq_len)
         self._backend: Any = backend
         if isinstance(backend, str):
+            opened_with = backend, threads, None, "auto", precision, device, batch_tokens
+            self.opens = partial(PairPredictor, exported.folder.absolute(), *opened_with)
             self._backend = open_backend(exported, backend, threads or cpu_threads(), precision, device)
         self.backend, self.device = self._backend.name, self._backend.where
         self.rules: BatchRules = self._backend.rules.holding(batch_tokens)

@@ -2,9 +2,9 @@
 
 import socket
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Callable, Hashable, Iterable, Iterator, Literal, Tuple, TypeVar
+from typing import Any, Callable, Dict, Hashable, Iterable, Iterator, Literal, Optional, Tuple, TypeVar
 
 from ernie_pair.core.cli.options import Options, speed_option
 from ernie_pair.core.errors import InputError, MachineError
@@ -74,19 +74,53 @@ class RayModel:
 
     def __call__(self, item: Any) -> Any:
         """Return the answer to an item. Raises MachineError on a machine that would give another."""
-        host, (_, wanted) = socket.gethostname(), self.identity
-        if not Path(self.folder).exists():
-            raise MachineError(
-                f"{self.folder}: not seen by {host}; put it where all machines of the cluster see it"
-            )
-        model = _opened(self.open, self.words)
-        if model.identity != self.identity:
-            other, cure = "", "give all machines the same"
-            if wanted:
-                other = f", or computed by {model.identity[1]} and not {wanted}"
-                cure += ", or pass --kernels plain"
-            raise MachineError(f"{self.folder} on {host} is another model{other}; {cure}")
-        return self.ask(model, item)
+        return self.ask(open_same(partial(_opened, self.open, self.words), self.folder, self.identity), item)
+
+
+class PickledByFolder:
+    """A model that is pickled as its folder and how it was opened, and opened where it is unpickled.
+
+    ``opens`` opens it again, of its folder first; None: that is not known. ``kept``: the attributes that may
+    have changed since.
+    """
+
+    opens: Optional[partial] = None
+    kept: Tuple[str, ...] = ()
+
+    @property
+    def identity(self) -> Tuple[str, str]:
+        """Return the hash of the model, and what computes it where answers depend on that, otherwise ''."""
+        raise NotImplementedError
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        """Return what opens it; unpickling raises MachineError where its answers would be others."""
+        if self.opens is None:
+            raise TypeError("a model that no folder and settings describe is not pickled; open it by its folder")
+        return _unpickled, (self.opens, self.identity, {name: getattr(self, name) for name in self.kept})
+
+
+def _unpickled(opens: partial, identity: Tuple[str, str], changed: Dict[str, Any]) -> Any:
+    def opened() -> Any:
+        model = opens()
+        vars(model).update(changed)
+        return model
+
+    return open_same(opened, str(opens.args[0]), identity)
+
+
+def open_same(opens: Callable[[], Any], folder: str, identity: Tuple[str, str]) -> Any:
+    """Return the model of ``folder``. Raises MachineError on a machine where its answers would be others."""
+    host, (_, wanted) = socket.gethostname(), identity
+    if not Path(folder).exists():
+        raise MachineError(f"{folder}: not seen by {host}; put it where all machines of the cluster see it")
+    model = opens()
+    if model.identity != identity:
+        other, cure = "", "give all machines the same"
+        if wanted:
+            other = f", or computed by {model.identity[1]} and not {wanted}"
+            cure += ", or pass --kernels plain"
+        raise MachineError(f"{folder} on {host} is another model{other}; {cure}")
+    return model
 
 
 @lru_cache(maxsize=1)  # in a task alone: later the folder may hold another model
