@@ -5,7 +5,8 @@
 #   sh scripts/test_peer.sh
 #   PIP_EXTRA_INDEX_URL=<torch's index of CPU builds> sh scripts/test_peer.sh
 # Where the index has them also, each once: the newest transformers and sentence-transformers, and a published
-# model. Others are named by ERNIE_PAIR_NEWEST_PEER=<a Python> and ERNIE_PAIR_MINILM=<a folder>.
+# model, and clients of databases and services. Others are named by ERNIE_PAIR_NEWEST_PEER=<a Python>,
+# ERNIE_PAIR_MINILM=<a folder> and ERNIE_PAIR_CLIENTS=<a Python>.
 set -eu
 WITH_TOOLS=true
 . "$(dirname "$0")/environment.sh"
@@ -13,6 +14,7 @@ WITH_TOOLS=true
 cd "$ROOT"
 PEER=$VENV/peer
 NEWEST=$VENV/newest-peer
+CLIENTS=$VENV/clients
 version() {
     "$PY" - "$1" "$CONSTRAINTS" <<'PYTHON'
 import sys
@@ -47,6 +49,22 @@ make_newest() {
 }
 if [ -z "${ERNIE_PAIR_NEWEST_PEER:-}" ] && ! cmp -s scripts/newest_peer.txt "$NEWEST/stamp"; then
     make_newest || echo "note: nothing is compared with the newest libraries, which the index lacks: scripts/newest_peer.txt" >&2
+fi
+
+# With the packages of .venv below them. Triton's server is apart, with the numpy that it can read texts with.
+make_clients() {
+    rm -rf "$CLIENTS"
+    "$PY" -m venv --without-pip "$CLIENTS" || return
+    packages=$(echo "$CLIENTS"/lib/python3*/site-packages)
+    "$PY" -c 'import sys; print(*(one for one in sys.path if one.endswith("-packages")), sep="\n")' >"$packages/tests.pth" || return
+    set -- "$PY" -m pip --python "$CLIENTS/bin/python" install --quiet --no-compile --retries 1
+    "$@" -r scripts/clients.txt || return
+    "$@" --no-deps --only-binary :all: --target "$CLIENTS/triton" nvidia-pytriton==0.7.0 numpy==1.26.4 ||
+        echo "note: no Triton is asked, whose packages the index lacks for this Python" >&2
+    cp scripts/clients.txt "$CLIENTS/stamp"
+}
+if [ -z "${ERNIE_PAIR_CLIENTS:-}" ] && ! cmp -s scripts/clients.txt "$CLIENTS/stamp"; then
+    make_clients || echo "note: no clients of others are asked, which the index lacks: scripts/clients.txt" >&2
 fi
 [ -n "${ERNIE_PAIR_MINILM:-}" ] || "$PY" scripts/other_libraries/fetch_minilm.py "$VENV/peer-models/minilm" || [ $? -eq 3 ]
 

@@ -95,7 +95,7 @@ class PickledByFolder:
     def __reduce__(self) -> Tuple[Any, ...]:
         """Return what opens it; unpickling raises MachineError where its answers would be others."""
         if self.opens is None:
-            raise TypeError("a model that no folder and settings describe is not pickled; open it by its folder")
+            raise TypeError("only a model that was opened by its folder is pickled; open it by its folder")
         return _unpickled, (self.opens, self.identity, {name: getattr(self, name) for name in self.kept})
 
 

@@ -16,6 +16,7 @@ from ernie_pair.core.errors import InputError
 SCRIPTS = Path(__file__).resolve().parents[1]
 ENVIRONMENT = SCRIPTS.parent / ".venv"  # of scripts/environment.sh
 PYTHON, MODEL = "ERNIE_PAIR_NEWEST_PEER", "ERNIE_PAIR_MINILM"
+CLIENTS = "ERNIE_PAIR_CLIENTS"
 NO_NETWORK = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1"}
 LIBRARIES = ("torch", "transformers")
 OF_TRAINER = (*LIBRARIES, "accelerate")
@@ -29,10 +30,15 @@ class LibraryError(Exception):
     """What the other library raised, as `Type: message`."""
 
 
-def newest_python() -> Optional[Path]:
+def newest_python(variable: str = PYTHON, name: str = "newest-peer") -> Optional[Path]:
     """Return the Python with the newest libraries that scripts/test_peer.sh made; None: there is none."""
-    python = Path(os.environ.get(PYTHON) or ENVIRONMENT / "newest-peer" / "bin" / "python")
+    python = Path(os.environ.get(variable) or ENVIRONMENT / name / "bin" / "python")
     return python if python.exists() else None
+
+
+def clients_python() -> Optional[Path]:
+    """Return that with this package's libraries and the clients of databases and services; None: none."""
+    return newest_python(CLIENTS, "clients")
 
 
 def minilm_folder() -> Optional[Path]:

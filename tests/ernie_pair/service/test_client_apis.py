@@ -2,21 +2,16 @@
 
 import base64
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 import urllib.error
 import urllib.request
-from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 
 import numpy as np
 import pytest
 from fake_predictor import Model, ask
-from places import ROOT
+from started import service
 from tiny_search import HashEmbedder, texts_of, write_exports, write_lines
 
 from ernie_pair.core.errors import InputError
@@ -84,6 +79,7 @@ def test_texts_are_reranked_as_tei_does():
     assert status == 200 and [one["text"] for one in answer] == [TEXTS[one["index"]] for one in answer]
     wanted = [(one["index"], one["relevance_score"]) for one in other["results"]]
     assert [(one["index"], one["score"]) for one in answer] == wanted
+    assert [one["index"] for one in answer] == [0, 2, 1]  # the first and the last have equal scores
     _, plain = post("/rerank", asked)
     assert all(set(one) == {"index", "score"} for one in plain)
     status, refused = post("/rerank", {**asked, "raw_scores": True})
@@ -216,25 +212,6 @@ def test_without_its_library_the_docs_page_says_so(monkeypatch):
     monkeypatch.setattr("ernie_pair.service.service.DOCS_LIBRARY", "no_such_library")
     answer = ask(Model(), lambda client: client.get("/docs"))
     assert answer.status_code == 404 and "fastapi-offline is not installed" in answer.json()["error"]
-
-
-@contextmanager
-def service(*words, key=""):
-    """The address of a service that is started for real, with a key or without."""
-    command = [sys.executable, "-m", "ernie_pair", "serve", *map(str, words), "--port", "0"]
-    environment = {**os.environ, **({API_KEY: key} if key else {})}
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, env=environment) as run:
-        said = []
-        try:
-            for line in run.stderr:
-                said.append(line)
-                if "try it" in line:
-                    break
-            yield re.search(r"http://127\.0\.0\.1:\d+", "".join(said))[0]
-        finally:
-            run.send_signal(signal.SIGTERM)
-            said.append(run.stderr.read())
-            assert run.wait(60) == 0 and (not key or key not in "".join(said))
 
 
 @pytest.fixture(scope="module")
