@@ -10,6 +10,7 @@ import urllib.request
 from ast import literal_eval
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -120,7 +121,7 @@ class StandIn(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(json.dumps(content).encode())
 
-    do_GET = do_HEAD = do_POST = do_PUT = answer  # noqa: N815
+    do_GET = do_HEAD = do_POST = do_PUT = answer
 
     def log_message(self, *about):
         pass
@@ -151,16 +152,14 @@ def test_each_weight_has_its_place_in_the_class_that_the_folder_names(tmp_path, 
     convert_to_hugging_face(ToHuggingFaceConfig(str(tmp_path / "out"), str(tmp_path / "theirs"), **flags))
     name = json.loads((tmp_path / "theirs" / "config.json").read_text())["architectures"]
     assert name == [request.node.callspec.id]
-    program = f"from transformers import {name[0]} as kind\n"
-    program += (
-        "print([len(one) for one in kind.from_pretrained('theirs', output_loading_info=True)[1].values()])"
-    )
+    opened = f"transformers.{name[0]}.from_pretrained('theirs', output_loading_info=True)"
+    program = f"import transformers\nprint([len(one) for one in {opened}[1].values()])"
     found = literal_eval(ran(newest_python(), program, tmp_path))
     assert len(found) == 4 and not any(found)
 
 
 def test_triton_answers_texts(python, here, tmp_path):
-    """The server of nvidia-pytriton, whose Python backend reads no text with numpy 2: an older one is beside it."""
+    """That of nvidia-pytriton, whose Python backend reads no text with numpy 2: an older one is beside it."""
     place, libraries = python.parents[1] / "triton", sysconfig.get_config_var("LIBDIR")
     library = f"{libraries}/libpython{sysconfig.get_python_version()}.so.1.0"
     if not (place / "numpy").exists() or not os.path.exists(library):
@@ -185,12 +184,8 @@ def test_triton_answers_texts(python, here, tmp_path):
     pairs = [[text, text[::-1]] for text in QUESTIONS]
     texts = {"name": "PAIR", "datatype": "BYTES", "shape": [len(pairs), 2], "data": pairs}
     address = f"http://127.0.0.1:{port}/v2"
-    with (
-        open(tmp_path / "log", "w") as log,
-        subprocess.Popen(
-            words, stdout=log, stderr=log, env={**os.environ, **QUIET, "LD_LIBRARY_PATH": libraries}
-        ) as run,
-    ):
+    own = {**os.environ, **QUIET, "LD_LIBRARY_PATH": libraries}
+    with open(tmp_path / "log", "w") as log, subprocess.Popen(words, stdout=log, stderr=log, env=own) as run:
 
         def is_ready():
             assert run.poll() is None, (tmp_path / "log").read_text(errors="replace")[-3000:]
@@ -213,13 +208,8 @@ def test_spark_computes_our_vectors(python, here, tmp_path):
     if None in literal_eval(ran(python, names, here)):
         pytest.skip("needs java, and pyspark in the environment of the clients")
     text = block_with("hand over Spark").text
-    ran(
-        python,
-        f"{text}\nprint()\nprint('done')",
-        here,
-        PYSPARK_PYTHON=str(python),
-        SPARK_LOCAL_IP="127.0.0.1",
-    )
+    own = {"PYSPARK_PYTHON": str(python), "SPARK_LOCAL_IP": "127.0.0.1"}
+    ran(python, f"{text}\nprint('done')", here, **own)
     rows = read_table(here / "spark_vectors").to_pydict()
     assert len(rows["id"]) == 300
     wanted = open_embedder(here / "embedder").embed(rows["question"])
@@ -257,9 +247,8 @@ def test_langchain_is_told_to_send_texts(python, here, address):
 
 
 def test_every_block_of_others_has_a_test():
-    tested = "".join(
-        (ROOT / "tests" / room / "test_hand_over.py").read_text() for room in ("peer", "recipes")
-    )
+    files = [ROOT / "tests" / room / "test_hand_over.py" for room in ("peer", "recipes")]
+    tested = "".join(map(Path.read_text, files))
     marks = {one.mark.removeprefix("hand over ") for one in blocks() if one.mark.startswith("hand over")}
     assert len(marks) > 10
     assert {mark for mark in marks - {"servers"} if mark not in tested} == set()
