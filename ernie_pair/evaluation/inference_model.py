@@ -2,9 +2,10 @@
 
 import hashlib
 import logging
+import os
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Dict, Optional, Tuple
+from typing import Dict, Optional, Tuple
 
 import numpy as np
 
@@ -46,7 +47,6 @@ class TrainedScorer(PairScorer):
         folder: str,
         device: str,
         kernels: KernelFlags = KernelFlags(),  # noqa: B008
-        *,
         model_class: str = "",
         max_seq_len: int = 0,
         batch_size: int = BATCH_SIZE,
@@ -58,9 +58,8 @@ class TrainedScorer(PairScorer):
         self.rules = BatchRules().holding(batch_tokens)
         self.started_on = start_device(device, world)
         self.where = str(resolve_model_folder(Path(folder)))
-        rest: Dict[str, Any] = {"model_class": model_class, "max_seq_len": max_seq_len, "threads": threads}
-        rest.update(batch_size=batch_size, batch_tokens=batch_tokens)
-        self.opens = partial(TrainedScorer, str(Path(self.where).absolute()), device, kernels, **rest)
+        how = device, kernels, model_class, max_seq_len, batch_size, batch_tokens, threads
+        self.opens = partial(TrainedScorer, os.path.abspath(self.where), *how)
         self.model, vocab_file = load_classifier(self.where, model_class)
         self.labels = self.model.spec.labels
         self.kernels = choose_path(self.model, kernels, device, casts=True)

@@ -7,8 +7,8 @@ input has that one too.
 """
 
 import logging
-import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import (
     Any,
@@ -24,7 +24,6 @@ from typing import (
     Sequence,
     Set,
     Tuple,
-    cast,
 )
 
 import numpy as np
@@ -42,7 +41,6 @@ from ernie_pair.core.process_pool import ReadAhead
 from ernie_pair.core.progress import CountProgress
 from ernie_pair.evaluation.scorer import check_pairs, open_scorer, results_of
 from ernie_pair.inference.predictor import PairPredictor, PairScorer
-from ernie_pair.inference.ray_flags import RayModel
 from ernie_pair.inference.scores import Prediction, are_names, predict_from
 from ernie_pair.inference.token_rows import EncodedPairs
 from ernie_pair.models.labels import Labels
@@ -135,12 +133,7 @@ def _predict(config: PredictConfig, final: Optional[Path]) -> Tuple[PairScorer, 
     if config.engine == "local":
         logits = logits_by_window(scorer, pairs)
     else:
-        folder = str(Path(config.model_path).absolute())
-        in_tasks = replace(config, model_path=folder, output_file=os.devnull)
-        if isinstance(scorer, PairPredictor):
-            in_tasks = replace(in_tasks, backend=cast(Any, scorer.backend))
-        model = RayModel(_open_in_task, (in_tasks,), folder, scorer.identity, logits_of_window)
-        logits = logits_by_ray(config, scorer, model, pairs)
+        logits = logits_by_ray(config, scorer, pairs)
     found = answer_rows(map(scorer.prediction_of, logits), scorer.class_names, config.scores, pairs.left_out)
     places = [[*answers, *of_input].index(name) for name in names]
     rows = ([[*row, *cells][n] for n in places] for row, cells in zip(found, given.rows(of_input)))
@@ -165,13 +158,13 @@ def logits_by_window(scorer: PairScorer, pairs: CheckedPairs) -> Iterator[np.nda
             yield logits if is_alone else mean_of_orders(logits)
 
 
-def logits_by_ray(config, scorer: PairScorer, model: RayModel, pairs: CheckedPairs) -> Iterator[np.ndarray]:
+def logits_by_ray(config, scorer: PairScorer, pairs: CheckedPairs) -> Iterator[np.ndarray]:
     """Yield the logits of all pairs as `logits_by_window` does, computed by the tasks of Ray.
 
     A task gets a whole window: within it pairs of similar length stand together, here as there.
     """
     with CountProgress(pairs.count, "pair") as progress:
-        for logits in config.mapped(model, pairs.windows(scorer.window)):
+        for logits in config.mapped(partial(logits_of_window, scorer), pairs.windows(scorer.window)):
             progress.advance(len(logits))
             yield logits
 
@@ -179,12 +172,6 @@ def logits_by_ray(config, scorer: PairScorer, model: RayModel, pairs: CheckedPai
 def logits_of_window(scorer: PairScorer, window: Pairs) -> np.ndarray:
     """Return the logits of a window of pairs, float32 [N, C]."""
     return score_pairs(scorer.logits_of_texts, window.left, window.right, scorer.symmetric)
-
-
-def _open_in_task(config: PredictConfig) -> PairScorer:
-    scorer = open_scorer(config)
-    scorer.decide_by(config.threshold, config.symmetric)
-    return scorer
 
 
 def prediction_lines(logits: np.ndarray, names: Sequence[str], left_out: Deque[int]) -> Iterator[str]:

@@ -94,8 +94,6 @@ class TextEmbedder(PickledByFolder):
     before a text; None: the default prompt of the model, if it has one.
     """
 
-    kept = ("dim", "batch_size", "prompt")
-
     def __init__(
         self, model: EmbeddingModel, dim: int = 0, batch_size: int = BATCH_SIZE, prompt: Optional[str] = None
     ):

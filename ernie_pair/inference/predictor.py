@@ -310,9 +310,9 @@ class PairPredictor(PairScorer):
         self.tokenizer = open_tokenizer(vocab_file, spec, self.max_seq_len)
         self._backend: Any = backend
         if isinstance(backend, str):
-            opened_with = backend, threads, None, "auto", precision, device, batch_tokens
-            self.opens = partial(PairPredictor, exported.folder.absolute(), *opened_with)
             self._backend = open_backend(exported, backend, threads or cpu_threads(), precision, device)
+            how = self._backend.name, threads, None, "auto", precision, device, batch_tokens
+            self.opens = partial(PairPredictor, exported.folder.absolute(), *how)
         self.backend, self.device = self._backend.name, self._backend.where
         self.rules: BatchRules = self._backend.rules.holding(batch_tokens)
 

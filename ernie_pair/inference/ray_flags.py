@@ -1,10 +1,11 @@
 """Where predictions for a large file are computed: in this process, or by Ray, on CPUs or GPUs."""
 
+import pickle
 import socket
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Callable, Dict, Hashable, Iterable, Iterator, Literal, Optional, Tuple, TypeVar
+from typing import Any, Callable, Hashable, Iterable, Iterator, Literal, Optional, Tuple, TypeVar
 
 from ernie_pair.core.cli.options import Options, speed_option
 from ernie_pair.core.errors import InputError, MachineError
@@ -55,33 +56,15 @@ class RayFlags(Options):
         if self.engine == "local":
             return map(ask, items)
         on_gpus = getattr(self, "device", "cpu") == "gpu"
-        return ray_map(ask, items, self.workers, self.ray_address, on_gpus)
-
-
-@dataclass(frozen=True)
-class RayModel:
-    """The answers of a model to items in the tasks of Ray, each of which opens it once. Picklable.
-
-    ``open(*words)`` opens it, ``ask`` asks it for an item. ``identity``: the hash of the model here, and what
-    computes it, '' where that is no matter: another machine must answer as this one.
-    """
-
-    open: Callable[..., Any]
-    words: Tuple[Hashable, ...]
-    folder: str
-    identity: Tuple[str, str]
-    ask: Callable[[Any, Any], Any]
-
-    def __call__(self, item: Any) -> Any:
-        """Return the answer to an item. Raises MachineError on a machine that would give another."""
-        return self.ask(open_same(partial(_opened, self.open, self.words), self.folder, self.identity), item)
+        return ray_map(
+            partial(_ask_packed, pickle.dumps(ask)), items, self.workers, self.ray_address, on_gpus
+        )
 
 
 class PickledByFolder:
-    """A model that is pickled as its folder and how it was opened, and opened where it is unpickled.
+    """A model that is pickled as its folder and how it was opened, and opened once by each process.
 
-    ``opens`` opens it again, of its folder first; None: that is not known. ``kept``: the attributes that may
-    have changed since.
+    ``opens`` opens it again, of its folder first; None: that is not known. ``kept``: what may have changed.
     """
 
     opens: Optional[partial] = None
@@ -96,24 +79,28 @@ class PickledByFolder:
         """Return what opens it; unpickling raises MachineError where its answers would be others."""
         if self.opens is None:
             raise TypeError("only a model that was opened by its folder is pickled; open it by its folder")
-        return _unpickled, (self.opens, self.identity, {name: getattr(self, name) for name in self.kept})
+        changed = {name: getattr(self, name) for name in self.kept}
+        function, folder, *words = self.opens.func, *self.opens.args
+        return _unpickled, (function, str(folder), tuple(words), self.identity, changed)
 
 
-def _unpickled(opens: partial, identity: Tuple[str, str], changed: Dict[str, Any]) -> Any:
-    def opened() -> Any:
-        model = opens()
-        vars(model).update(changed)
-        return model
+def _unpickled(
+    opens: Callable[..., Any], folder: str, words: Tuple[Any, ...], identity: Tuple[str, str], changed: Any
+) -> Any:
+    model = _opened(opens, folder, words, identity)
+    copied = object.__new__(type(model))
+    vars(copied).update(vars(model), **changed)
+    return copied
 
-    return open_same(opened, str(opens.args[0]), identity)
 
-
-def open_same(opens: Callable[[], Any], folder: str, identity: Tuple[str, str]) -> Any:
-    """Return the model of ``folder``. Raises MachineError on a machine where its answers would be others."""
+@lru_cache(maxsize=1)
+def _opened(
+    opens: Callable[..., Any], folder: str, words: Tuple[Hashable, ...], identity: Tuple[str, str]
+) -> Any:
     host, (_, wanted) = socket.gethostname(), identity
     if not Path(folder).exists():
         raise MachineError(f"{folder}: not seen by {host}; put it where all machines of the cluster see it")
-    model = opens()
+    model = opens(folder, *words)
     if model.identity != identity:
         other, cure = "", "give all machines the same"
         if wanted:
@@ -123,6 +110,5 @@ def open_same(opens: Callable[[], Any], folder: str, identity: Tuple[str, str]) 
     return model
 
 
-@lru_cache(maxsize=1)  # in a task alone: later the folder may hold another model
-def _opened(opens: Callable[..., Any], words: Tuple[Hashable, ...]) -> Any:
-    return opens(*words)
+def _ask_packed(packed: bytes, item: Any) -> Any:
+    return pickle.loads(packed)(item)

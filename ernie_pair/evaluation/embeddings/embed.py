@@ -31,7 +31,6 @@ from ernie_pair.core.progress import CountProgress
 from ernie_pair.embeddings.embed_config import EmbedConfig
 from ernie_pair.embeddings.open_embedder import log_drift, open_embedder
 from ernie_pair.inference.embedder import TextEmbedder, describe_cut
-from ernie_pair.inference.ray_flags import RayModel
 from ernie_pair.inference.vector_files import (
     SCALES_FILE,
     VECTORS_FILE,
@@ -238,9 +237,7 @@ def _pieces(config: EmbedConfig, embedder: TextEmbedder, make: Callable, share: 
     texts = islice((row.text for row in _rows_of(config)), share.done * PIECE, None)
     pieces = iter(lambda: list(islice(texts, PIECE)), [])
     if config.engine == "ray":
-        opened_by, folder = _opened_by(config), config.model_path
-        ask = RayModel(open_embedder, opened_by, folder, embedder.identity, partial(_ask, make=make))
-        for made in config.mapped(ask, pieces):
+        for made in config.mapped(partial(_ask, embedder, make), pieces):
             check()
             yield made
         return
@@ -248,7 +245,7 @@ def _pieces(config: EmbedConfig, embedder: TextEmbedder, make: Callable, share: 
         yield from map(make, share.in_turn(map(embedder.vectors_of, encoded), embedder.dim, check))
 
 
-def _ask(embedder: TextEmbedder, texts: List[str], make: Callable) -> Any:
+def _ask(embedder: TextEmbedder, make: Callable, texts: List[str]) -> Any:
     return make(embedder.embed(texts))
 
 

@@ -13,11 +13,9 @@ from tiny_ship import random_texts, ship, write_trained
 from ernie_pair.core.errors import InputError, MachineError
 from ernie_pair.core.process_pool import ray_map
 from ernie_pair.evaluation.inference_model import TrainedScorer
-from ernie_pair.evaluation.predict_pair import logits_of_window, predict_pair
-from ernie_pair.evaluation.scorer import load
+from ernie_pair.evaluation.predict_pair import predict_pair
 from ernie_pair.inference import ray_flags
 from ernie_pair.inference.predictor import PairPredictor
-from ernie_pair.inference.ray_flags import RayModel
 from ernie_pair.pairs.config.ask_config import PredictConfig
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
@@ -69,18 +67,6 @@ def test_output_of_one_engine_is_up_to_date_for_the_other(here, capfd):
     again = asked(here, "made.tsv", overwrite=False, **RAY)
     predict_pair(PredictConfig(str(here / "ship"), **again))
     assert "nothing to do" in capfd.readouterr().err
-
-
-def test_a_worker_with_a_different_model_is_an_error(here, tmp_path):
-    def ask(model, identity):
-        RayModel(load, (str(model), "cpu", 1), str(model), identity, logits_of_window)(None)
-
-    with pytest.raises(MachineError, match="is another model; give all machines the same$"):
-        ask(here / "ship", ("0" * 64, ""))
-    with pytest.raises(MachineError, match="not seen by .*; put it where all machines of the cluster see it"):
-        ask(tmp_path / "absent", ("0" * 64, ""))
-    with pytest.raises(MachineError, match="is another model, or computed by .*, or pass kernels plain"):
-        ask(here / "best", ("0" * 64, "fused"))
 
 
 def test_a_model_that_is_exported_again_is_opened_again(here, tmp_path):

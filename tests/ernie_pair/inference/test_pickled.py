@@ -62,7 +62,12 @@ def test_another_model_in_its_place_is_refused(here, tmp_path):
     with pytest.raises(MachineError, match="moved: not seen by .*; put it where all machines"):
         pickle.loads(packed)
     shutil.copytree(here / "trained", folder)
-    with pytest.raises(MachineError, match="is another model, or computed by .* and not onnx"):
+    with pytest.raises(MachineError, match="is another model, or computed by .*, or pass kernels plain"):
+        pickle.loads(packed)
+    folder = shutil.copytree(here / "ship", tmp_path / "ship")
+    packed = pickle.dumps(load(folder))
+    (folder / "export.json").write_text((folder / "export.json").read_text() + "\n")
+    with pytest.raises(MachineError, match="is another model; give all machines the same$"):
         pickle.loads(packed)
     opened = PairPredictor(here / "ship", backend=PairPredictor(here / "ship")._backend)
     with pytest.raises(TypeError, match="open it by its folder"):

@@ -204,12 +204,6 @@ def test_ray_writes_the_same_bytes(folder, tmp_path, small_pieces):
     assert all(one[name] == ray[name] for name in one if name[0] != ".")
 
 
-def test_a_machine_with_another_model_is_refused(folder):
-    model = str(folder / "model")
-    with pytest.raises(MachineError, match="is another model, or computed by"):
-        embedding.RayModel(open_embedder, (model,), model, ("f" * 64, "onnx"), len)(["我"])
-
-
 def test_a_replaced_model_is_opened_again(tmp_path):
     """A second run in one process must not answer with the weights that it opened for the first."""
     write_texts(tmp_path / "texts.txt", 8)
