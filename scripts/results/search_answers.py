@@ -3,9 +3,9 @@
 python scripts/results/search_answers.py --pair_file dev.tsv --embedding_model encoder --reranker pair
 python scripts/results/search_answers.py --document_file abstracts.txt --embedding_model encoder
 
-Of pairs the first texts ask, and the second texts are what is searched; a first text that no row calls a match
-of anything is a question without an answer. Of documents the first sentence asks and the rest answers; the
-rest of every third document is left out, so that nothing answers its question. It prints the tables of
+Of pairs the first texts ask, and the second texts are what is searched; a first text that no row calls a
+match of anything is a question without an answer. Of documents the first sentence asks and the rest answers;
+the rest of every third document is left out, so that nothing answers its question. It prints the tables of
 docs/*/search-and-rank.md.
 """
 
