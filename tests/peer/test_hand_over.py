@@ -82,7 +82,7 @@ def check_nearest(python, here, mark, tmp_path, before="", **replaced):
 
 
 @pytest.mark.parametrize("mark", ["Milvus", "Qdrant"])
-def test_a_database_in_the_process_finds_the_nearest_of_our_index(python, here, tmp_path, mark):
+def test_a_database_finds_the_nearest_of_our_index(python, here, tmp_path, mark):
     check_nearest(python, here, mark, tmp_path)
 
 
@@ -144,7 +144,7 @@ def test_the_clients_of_search_engines_send_all_rows(python, here, tmp_path, mar
 
 
 @pytest.mark.parametrize("flags", [{}, {"model_type": "bert"}], ids=["ErnieModel", "BertModel"])
-def test_each_weight_has_its_place_in_the_class_that_the_folder_names(tmp_path, flags, request):
+def test_each_weight_has_its_place_in_the_class_named(tmp_path, flags, request):
     """By which vLLM and other servers choose what computes it."""
     if newest_python() is None:
         pytest.skip("no newest libraries; run scripts/test_peer.sh")
