@@ -48,6 +48,7 @@ if TYPE_CHECKING:  # imported when a name is asked for, since most of it loads P
     from ernie_pair.experiments.cross_validate import CrossValidation
     from ernie_pair.experiments.split_pairs import SplitPairsConfig
     from ernie_pair.inference.embedder import TextEmbedder
+    from ernie_pair.inference.explanation import Explanation
     from ernie_pair.inference.pair_tokenizer import PairTokenizer
     from ernie_pair.inference.predictor import PairPredictor
     from ernie_pair.inference.scores import Prediction
@@ -56,7 +57,7 @@ if TYPE_CHECKING:  # imported when a name is asked for, since most of it loads P
     from ernie_pair.models.commands import NewModelConfig
     from ernie_pair.models.networks.classifier import PairClassifier
     from ernie_pair.pairs.audit.audit_pairs import AuditPairsConfig
-    from ernie_pair.pairs.config.ask_config import EvaluateConfig, PredictConfig
+    from ernie_pair.pairs.config.ask_config import EvaluateConfig, ExplainConfig, PredictConfig
     from ernie_pair.pairs.config.distill_config import DistillConfig, StudentConfig
     from ernie_pair.pairs.config.pair_config import PairConfig, TrainConfig
     from ernie_pair.pairs.targets.metrics import EvalPrediction
@@ -87,6 +88,7 @@ if TYPE_CHECKING:  # imported when a name is asked for, since most of it loads P
     embed: Callable[..., np.ndarray]
     evaluate: Callable[..., dict[str, Any]]
     evaluate_mlm: Callable[..., dict[str, Any]]
+    explain: Callable[..., dict[str, Any]]
     export: Callable[..., Path]
     index: Callable[..., Path]
     make_sample: Callable[..., Path]
@@ -107,8 +109,8 @@ __all__ = [
     "ConvertConfig", "CrossValidateConfig", "DistillConfig", "EmbedConfig", "EmbeddingConfig",
     "EmbeddingTrainer",
     "ErniePairError", "EvalPrediction", "EvaluateConfig", "EvaluateEmbeddingConfig",
-    "EvaluateMlmConfig", "EvaluateSearchConfig", "ExportConfig", "ExportEmbeddingConfig", "Hit",
-    "IndexConfig", "InputError",
+    "EvaluateMlmConfig", "EvaluateSearchConfig", "ExplainConfig", "Explanation", "ExportConfig",
+    "ExportEmbeddingConfig", "Hit", "IndexConfig", "InputError",
     "LostProcessError", "MachineError", "MaskFiller", "MtebEncoder", "NewModelConfig", "NumbersError",
     "PairCallback", "PairClassifier", "PairConfig", "PairPredictor", "PairSearcher", "PairTokenizer",
     "PairTrainer", "PipelineConfig", "PredictConfig", "Prediction", "PrepareConfig", "PretrainConfig",
@@ -116,7 +118,7 @@ __all__ = [
     "SplitPairsConfig", "StudentConfig", "TextEmbedder", "TrainConfig", "TrainEmbeddingConfig",
     "TrainResult", "TrainerControl", "TrainerState", "VocabConfig", "__version__", "audit_duplicates",
     "audit_pairs", "audit_text", "build_vocab", "convert", "cross_validate", "distill", "embed", "evaluate",
-    "evaluate_mlm", "export", "export_pair", "index", "load", "load_config", "make_sample",
+    "evaluate_mlm", "explain", "export", "export_pair", "index", "load", "load_config", "make_sample",
     "measure_robustness", "new_model", "notebook_launcher", "open_embedder", "open_vectors", "pipeline",
     "predict", "prepare", "pretrain", "search", "search_params", "serve", "set_seed", "split_pairs",
     "train", "train_embedding",

@@ -177,6 +177,11 @@ COMMANDS = {
         "ernie_pair.evaluation.predict_pair", "ernie_pair.pairs.config.ask_config:PredictConfig",
         python="predict", returns="ernie_pair.api:predict", also="predict-pair infer inference"
     ),
+    "explain": Command(
+        "evaluation", "Explain the score of a pair: words, tokens, near training pairs",
+        "ernie_pair.evaluation.explain_pair", "ernie_pair.pairs.config.ask_config:ExplainConfig",
+        python="explain", also="why interpret attribute"
+    ),
     "predict mlm": Command(
         "evaluation", "Predict the words behind [MASK] with a pretrained model",
         "ernie_pair.pretraining.mlm.fill_mask", "FillMaskConfig"

@@ -21,7 +21,7 @@ from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.models.networks.encoders import predict_logits
 from ernie_pair.models.networks.kernel_path import casting, choose_path, take_threads
 from ernie_pair.models.temperature import read_calibration
-from ernie_pair.pairs.config.ask_config import InferenceFlags
+from ernie_pair.pairs.config.ask_config import ModelFlags
 from ernie_pair.runtime.device import default_device, start_device
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World, launched_world
@@ -61,11 +61,12 @@ class TrainedScorer(PairScorer):
         how = device, kernels, model_class, max_seq_len, batch_size, batch_tokens, threads
         self.opens = partial(TrainedScorer, os.path.abspath(self.where), *how)
         self.model, vocab_file = load_classifier(self.where, model_class)
-        self.labels = self.model.spec.labels
+        self.spec = self.model.spec
+        self.labels = self.spec.labels
         self.kernels = choose_path(self.model, kernels, device, casts=True)
         take_threads(self.model, threads)
-        self.max_seq_len = max_seq_len or self.model.spec.inference_length
-        self.tokenizer = open_tokenizer(vocab_file, self.model.spec, self.max_seq_len)
+        self.max_seq_len = max_seq_len or self.spec.inference_length
+        self.tokenizer = open_tokenizer(vocab_file, self.spec, self.max_seq_len)
         where = Path(self.where)
         self.calibration = read_calibration(where, self.model.num_classes)
         self.shared_characters, self.learned_nothing = baseline_in(where), learned_nothing_in(where)
@@ -109,7 +110,7 @@ class TrainedScorer(PairScorer):
 class InferenceModel(TrainedScorer):
     """The trained model of a command, in every process of the run. Raises InputError if flags do not fit."""
 
-    def __init__(self, config: InferenceFlags):
+    def __init__(self, config: ModelFlags):
         world = launched_world()
         start_console(world)
         device = default_device() if config.device == "auto" else config.device

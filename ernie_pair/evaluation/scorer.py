@@ -19,7 +19,7 @@ from ernie_pair.inference.exported_model import EXPORT_MANIFEST, not_of_pairs
 from ernie_pair.inference.predictor import PairPredictor, PairScorer
 from ernie_pair.inference.scores import PROBABILITY
 from ernie_pair.models.labels import Labels, match_class, spelled_too
-from ernie_pair.pairs.config.ask_config import InferenceFlags, refuse_flags_of_others
+from ernie_pair.pairs.config.ask_config import ModelFlags, refuse_flags_of_others
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.data.pair_source import CheckedPairs, PairSource
 from ernie_pair.pairs.data.rejected import log_rejected, rejected_beside
@@ -103,7 +103,7 @@ def refuse_embedder(folder: str) -> None:
         raise not_of_pairs(folder)
 
 
-def open_scorer(config: InferenceFlags) -> PairScorer:
+def open_scorer(config: ModelFlags) -> PairScorer:
     """Open the model that the flags name, in every process. Raises an ErniePairError if they do not fit."""
     is_exported = (Path(config.model_path) / EXPORT_MANIFEST).is_file()
     refuse_flags_of_others(config, is_exported)

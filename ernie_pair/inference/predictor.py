@@ -3,7 +3,19 @@
 import logging
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 
 import numpy as np
 
@@ -25,10 +37,13 @@ from ernie_pair.inference.token_rows import (
     windows_of,
 )
 from ernie_pair.models.labels import CLASSIFICATION, RANKING, Labels, find_match, match_class
-from ernie_pair.models.spec import CONFIG, TOKENIZER, VOCAB, read_spec
+from ernie_pair.models.spec import CONFIG, TOKENIZER, VOCAB, ModelSpec, read_spec
 from ernie_pair.models.temperature import Calibration, describe_decision, score_pairs
 from ernie_pair.runtime.cpu import cpu_threads
 from ernie_pair.runtime.processes.world import World
+
+if TYPE_CHECKING:
+    from ernie_pair.inference.explanation import Explanation
 
 BATCH_SIZE = 64  # pairs in one forward pass
 WINDOW = 4096  # pairs of a file that are asked together
@@ -43,13 +58,14 @@ class PairScorer(PickledByFolder):
     """A pair model from any folder, loaded once: logits, decisions, scores. Not thread-safe; picklable.
 
     A subclass opens its folder, sets ``where`` (its name in errors), ``labels`` and ``calibration`` (how its
-    logits become classes), ``tokenizer`` and ``max_seq_len``, and computes ``logits_of_rows``. ``world``: the
-    processes that compute together; ``window``: how many pairs of a file are asked at a time.
+    logits become classes), ``spec``, ``tokenizer`` and ``max_seq_len``, and computes ``logits_of_rows``.
+    ``world``: the processes that compute together; ``window``: how many pairs of a file are asked at a time.
     """
 
     where: str
     labels: Labels
     calibration: Calibration
+    spec: ModelSpec
     tokenizer: AnyTokenizer
     max_seq_len: int
     shared_characters: Mapping[str, float] = {}  # thresholds of the baseline, see `best_thresholds`
@@ -249,6 +265,17 @@ class PairScorer(PickledByFolder):
             lambda window: self.best_windows([(query, text) for text in window]), candidates, top_k
         )
 
+    def explain(self, text_a: str, text_b: str, train_pairs: Iterable[Sequence[str]] = ()) -> "Explanation":
+        """Return why the pair has its score: tokens, what both texts share, the score without each word.
+
+        Score, logits and class are those of `predict` of this pair alone. The words are jieba's, at most as
+        many as tokens fit; the texts without each are scored in one call. ``train_pairs``: (text, text,
+        label), of which the nearest by BM25 are told. Raises InputError without rjieba, or for no texts.
+        """
+        from ernie_pair.inference.explanation import explain_pair
+
+        return explain_pair(self, text_a, text_b, train_pairs)
+
 
 def split_texts(pairs: Iterable[TextPair]) -> Tuple[List[str], List[str]]:
     """Return the first and the second texts. Raises InputError for an item that is not a pair of texts."""
@@ -305,9 +332,9 @@ class PairPredictor(PairScorer):
         if TOKENIZER in exported.files:
             exported.file(TOKENIZER)  # checks its hash; read_spec reads it
         vocab_file = exported.file(FAST_TOKENIZER if FAST_TOKENIZER in exported.files else VOCAB)
-        spec = read_spec(exported.file(CONFIG), vocab_file)
+        self.spec = read_spec(exported.file(CONFIG), vocab_file)
         self.max_seq_len = exported.max_seq_len
-        self.tokenizer = open_tokenizer(vocab_file, spec, self.max_seq_len)
+        self.tokenizer = open_tokenizer(vocab_file, self.spec, self.max_seq_len)
         self._backend: Any = backend
         if isinstance(backend, str):
             self._backend = open_backend(exported, backend, threads or cpu_threads(), precision, device)

@@ -70,6 +70,7 @@ from ernie_pair.inference.vector_files import (
     pack_vectors,
     part_folder,
 )
+from ernie_pair.inference.word_index import write_bm25
 from ernie_pair.kernels.choice import EMBEDDING_HELP, KernelFlags
 from ernie_pair.models.embedding_json import SEARCHED, SIMILARITIES
 from ernie_pair.models.model_folder import list_model_files
@@ -108,7 +109,6 @@ from ernie_pair.retrieval.index_folder import (
     carry_measured,
     open_index_folder,
 )
-from ernie_pair.retrieval.word_index import write_bm25
 from ernie_pair.runtime.cpu import cpu_threads
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World

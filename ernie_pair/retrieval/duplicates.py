@@ -32,6 +32,7 @@ from ernie_pair.evaluation.scorer import load
 from ernie_pair.inference.predictor import PairScorer
 from ernie_pair.inference.scores import COSINE, PRODUCT
 from ernie_pair.inference.token_rows import BatchTokensFlag
+from ernie_pair.inference.word_index import WordIndex
 from ernie_pair.models.model_folder import list_model_files
 from ernie_pair.retrieval.build_index import THREADS_HELP
 from ernie_pair.retrieval.index import SEARCH_LIBRARIES, VectorIndex
@@ -44,7 +45,6 @@ from ernie_pair.retrieval.index_folder import (
     open_index_folder,
 )
 from ernie_pair.retrieval.search_texts import OF_PAYLOAD
-from ernie_pair.retrieval.word_index import WordIndex
 from ernie_pair.runtime.cpu import cpu_threads
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World

@@ -55,9 +55,9 @@ from ernie_pair.core.files.json_file import (
 )
 from ernie_pair.inference.embedder import TextEmbedder
 from ernie_pair.inference.scores import Window
+from ernie_pair.inference.word_index import BM25_FILES, CURE
 from ernie_pair.models.embedding_json import MAX_DIM, MAX_TEXT_LENGTH, MAX_TEXTS, SEARCHED, SIMILARITIES
 from ernie_pair.retrieval.index import KINDS, PRECISIONS, Expected
-from ernie_pair.retrieval.word_index import BM25_FILES, CURE
 
 TEXT_ENDING, OFFSETS_ENDING = ".utf8", ".offsets.npy"
 BLOCK = 4096  # offsets kept in memory before they are written

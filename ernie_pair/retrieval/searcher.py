@@ -18,6 +18,7 @@ from ernie_pair.embeddings.open_embedder import open_embedder
 from ernie_pair.evaluation.scorer import load
 from ernie_pair.inference.embedder import EmbedderOptions, TextEmbedder, check_vectors
 from ernie_pair.inference.scores import COSINE, PRODUCT, ScoreUnit, Window, best_places
+from ernie_pair.inference.word_index import WordIndex
 from ernie_pair.retrieval.index import VectorIndex
 from ernie_pair.retrieval.index_folder import (
     BM25,
@@ -30,7 +31,6 @@ from ernie_pair.retrieval.index_folder import (
     open_index_folder,
     state_of,
 )
-from ernie_pair.retrieval.word_index import WordIndex
 from ernie_pair.runtime.cpu import cpu_threads
 
 

@@ -69,6 +69,15 @@ class PredictBody(Body):
     pairs: Annotated[List[Pair], Field(min_length=1)]
 
 
+class ExplainBody(Body):
+    """A pair of texts, whose score is explained."""
+
+    model_config = _example(text_a="怎么注销信用卡", text_b="如何注销信用卡")
+
+    text_a: Text
+    text_b: Text
+
+
 class RankBody(Body):
     """Candidates to rank by how well they match a query."""
 

@@ -1,4 +1,4 @@
-"""The routes: POST /predict, /rank, /search, and those of OpenAI, Cohere and Jina.
+"""The routes: POST /predict, /explain, /rank, /search, and those of OpenAI, Cohere and Jina.
 
 GET /health, /metrics, /v1/models, /openapi.json, which /docs shows, and / to try it.
 """
@@ -40,6 +40,7 @@ from starlette.requests import ClientDisconnect
 from ernie_pair.core.errors import ErniePairError, InputError
 from ernie_pair.core.files.json_file import shown
 from ernie_pair.inference.embedder import TextEmbedder, unit_rows
+from ernie_pair.inference.explanation import Explanation
 from ernie_pair.inference.predictor import PairPredictor, TextPair
 from ernie_pair.inference.scores import Prediction, Windows, best_places
 from ernie_pair.inference.token_rows import BatchRules
@@ -63,6 +64,7 @@ from ernie_pair.service.bodies import (
     Embedding,
     Embeddings,
     EmbeddingsBody,
+    ExplainBody,
     Found,
     Health,
     Hits,
@@ -106,7 +108,7 @@ MISSING = {
     "/search": "the service has no index: start it with --index and --embedding_model",
     "/v1/embeddings": "the service has no embedding model: start it with --embedding_model",
     "/docs": "fastapi-offline is not installed, which draws /docs from /openapi.json: pip install it",
-    **dict.fromkeys(("/predict", "/rank", "/rerank", "/v1/rerank", "/v2/rerank"), NO_CLASSIFIER),
+    **dict.fromkeys(("/predict", "/explain", "/rank", "/rerank", "/v1/rerank", "/v2/rerank"), NO_CLASSIFIER),
 }
 CLIENT_LEFT = 499  # only for the metrics: the client has disconnected
 DIGITS = 6
@@ -152,7 +154,13 @@ class ServedModels:
         predictor, embedder, lock = self.predictor, self.embedder, Lock()  # of the latter, for two queues
         if predictor is not None:
             tokens_of = partial(estimate_tokens, predictor.exported.max_seq_len, "")
-            found["pairs"] = predictor.predict, predictor.rules, tokens_of
+            own = Lock()
+            found["pairs"] = partial(_ask_alone, own, predictor.predict), predictor.rules, tokens_of
+            found["explained"] = (
+                partial(_ask_alone, own, partial(_explain, predictor)),
+                BatchRules(),
+                tokens_of,
+            )
         rules, longest, prompt = BatchRules(), 0, ""  # of BM25
         if embedder is not None:
             rules, longest, prompt = embedder.model.rules, embedder.max_seq_len, embedder.prompt
@@ -168,6 +176,10 @@ class ServedModels:
 def _ask_alone(lock: Lock, ask: Predict, texts: List[Any]) -> Any:
     with lock:
         return ask(texts)
+
+
+def _explain(predictor: PairPredictor, pairs: List[TextPair]) -> List[Explanation]:
+    return [predictor.explain(*pair) for pair in pairs]
 
 
 class ServiceMetrics:
@@ -345,6 +357,15 @@ class Service:
         assert numbers is not None
         scores = numbers.round(DIGITS).tolist()
         return PredictAnswer(**more, scores=scores, milliseconds=_milliseconds_since(started))
+
+    async def explain(self, body: ExplainBody) -> Explanation:
+        """Tell why a pair has its score: tokens, what both texts share, the score without each word.
+
+        It costs the model as many pairs as there are words.
+        """
+        self.limits.check(body)
+        (found,) = await self.batchers["explained"].ask([(body.text_a, body.text_b)])
+        return found
 
     async def rank(self, body: RankBody) -> Ranking:
         """Rank candidates by how well they match the query, the best first."""
@@ -595,6 +616,7 @@ class Service:
         served = self.served
         for path, answer, model in (
             ("/predict", self.predict, served.predictor),
+            ("/explain", self.explain, served.predictor),
             ("/rank", self.rank, served.predictor),
             ("/rerank", self.rerank_texts, served.predictor),
             ("/v1/rerank", self.rerank_v1, served.predictor),

@@ -287,6 +287,16 @@ def test_try_it_page_shows_the_predicted_label(browser, service, look):
     assert all(address.startswith(service) for address in browser.asked())
 
 
+def test_try_it_page_says_why_a_pair_has_its_score(browser, service):
+    browser.open(f"{service}/?a=今天天气好&b=今天很好&lang=zh-CN")
+    browser.wait("return !document.getElementById('answer').hidden")
+    browser.run("document.getElementById('why').click()")
+    browser.wait("return document.querySelector('#reasons .row')")
+    shown = ("两句都有：今天天 好", "每个词让得分增加多少", "低于阈值 0.9900")
+    assert [words for words in shown if words not in browser.text()] == []
+    assert browser.errors() == []
+
+
 RANK = """
 document.getElementById("query").value = "今天";
 document.getElementById("candidates").value = arguments[0];

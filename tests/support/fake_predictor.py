@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from ernie_pair.inference.explanation import Explanation, LeftOut, Token
 from ernie_pair.inference.exported_model import ExportedModel
 from ernie_pair.inference.predictor import PairScorer
 from ernie_pair.inference.scores import Prediction, find_unit
@@ -88,3 +89,18 @@ class Model:
         shares = np.stack([lengths / 100, 1 - lengths / 100], axis=1)
         labels = [self.exported.labels[number] for number in classes]
         return Prediction(classes, labels, shares, shares[:, self.match])
+
+    def explain(self, a, b):
+        score = float(self.predict([(a, b)]).scores[0])
+        numbers = {"score": score, "a_b": score, "b_a": score, "probabilities": [1 - score, score]}
+        tokens = [Token(character, int(character in b), False, False) for character in a]
+        said = {"verdict": f"odd: the probability of class 1 is {score:.4f}, below the threshold 0.9900"}
+        decided = {"label": "odd", "class_number": 0, "threshold": 0.99, "symmetric": "none"}
+        model = {"logits": [0.0, 1.0], "temperature": 1.5, "max_seq_len": 128, "has_match_embeddings": False}
+        words = {
+            "tokens_a": tokens,
+            "tokens_b": [],
+            "left_out": [LeftOut("a", 0, a, 0.0, score)],
+            "nearest": [],
+        }
+        return Explanation(text_a=a, text_b=b, **said, **decided, **numbers, **model, **words)

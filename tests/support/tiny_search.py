@@ -13,11 +13,11 @@ from tiny_ship import ship, write_trained
 
 from ernie_pair.inference.embedder import TextEmbedder
 from ernie_pair.inference.token_rows import BatchRules
+from ernie_pair.inference.word_index import words_of
 from ernie_pair.models.embedding_json import EmbeddingSettings
 from ernie_pair.retrieval import build_index as building
 from ernie_pair.retrieval import searcher as searching
 from ernie_pair.retrieval.build_index import IndexConfig, make_index
-from ernie_pair.retrieval.word_index import words_of
 
 DIM = 16
 

@@ -5,6 +5,7 @@ import shlex
 from dataclasses import dataclass
 from typing import Literal, Optional, Union
 
+from data_tools.text.text_files import is_blank
 from ernie_pair.core.cli.options import (
     Options,
     OverwriteFlag,
@@ -30,13 +31,19 @@ from ernie_pair.pairs.data.pair_records import PAIR_HELP, RowFlags
 
 
 @dataclass(frozen=True)
-class ModelFiles(Options):
-    """The model, its input and its output; a base on its own puts them first of all fields."""
+class ModelPath(Options):
+    """The model; a base on its own puts it first of all fields."""
 
     model_path: str = model_folder_option(
         help="a model of pairs, trained, exported or combined: its folder, or the output folder of a run "
         "for its best model"
     )
+
+
+@dataclass(frozen=True)
+class ModelFiles(ModelPath):
+    """The model, its input and its output."""
+
     input_file: str = file_option(
         help="pairs: .tsv, .csv, .xlsx, .jsonl, ... or a set such as lcqmc (its test part)"
     )
@@ -44,8 +51,8 @@ class ModelFiles(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class InferenceFlags(OverwriteFlag, BatchTokensFlag, RowFlags, KernelFlags, ModelFiles):
-    """How a model of pairs is used; the base of evaluation and prediction."""
+class ModelFlags(OverwriteFlag, BatchTokensFlag, KernelFlags, ModelPath):
+    """How a model of pairs is used."""
 
     batch_size: int = devices_option(
         64,
@@ -82,7 +89,12 @@ class InferenceFlags(OverwriteFlag, BatchTokensFlag, RowFlags, KernelFlags, Mode
         refuse_short_pairs(self.max_seq_len)
 
 
-def refuse_flags_of_others(config: InferenceFlags, is_exported: bool) -> None:
+@dataclass(frozen=True, kw_only=True)
+class InferenceFlags(ModelFlags, RowFlags, ModelFiles):
+    """The base of evaluation and prediction."""
+
+
+def refuse_flags_of_others(config: ModelFlags, is_exported: bool) -> None:
     """Raise InputError for a flag that has no meaning for the kind of folder that --model_path is."""
     other, kind = ("a trained", "an exported") if is_exported else ("an exported", "a trained")
     fault = f" is for {other} model, and {config.model_path} is {kind} one; leave it out"
@@ -245,6 +257,29 @@ class PredictConfig(RayFlags, InferenceFlags):
         at_least=0,
         at_most=1,
     )
+
+
+@dataclass(frozen=True)
+class ExplainConfig(ModelFlags):
+    """Tell why a pair has its score: what both texts share, the score without each word, training pairs."""
+
+    EXAMPLE = "--model_path output/best --text_a 怎么注销信用卡 --text_b 如何注销信用卡"
+    NEEDS = {"rjieba": "", "bm25s": ""}
+
+    text_a: str = data_option(help="the first text of the pair")
+    text_b: str = data_option(help="its second text")
+    train_file: str = file_option(
+        "",
+        help="the pairs that the model was trained on, of which the nearest are shown; empty: those that its "
+        "folder names, if they are there as they were",
+    )
+    output_file: str = data_option("", help="JSON file to write all of it to; empty: none", writes="FILE")
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name in ("text_a", "text_b"):
+            if is_blank(getattr(self, name)):
+                raise InputError(f"--{name} has no visible character; fill it in")
 
 
 def refuse_short_pairs(max_seq_len: int) -> None:

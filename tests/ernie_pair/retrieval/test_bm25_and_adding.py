@@ -15,11 +15,11 @@ from tiny_search import index_of, texts_of, write_lines
 
 from ernie_pair.core.cli.cli import exit_code_of
 from ernie_pair.core.errors import CheckpointError, InputError
+from ernie_pair.inference.word_index import BM25_FILES, words_of
 from ernie_pair.retrieval.build_index import IndexConfig, make_index
 from ernie_pair.retrieval.index import read_index
 from ernie_pair.retrieval.index_folder import FILES_OF, open_index_folder
 from ernie_pair.retrieval.searcher import UNITS, PairSearcher, fuse
-from ernie_pair.retrieval.word_index import BM25_FILES, words_of
 
 for library in ("bm25s", "faiss", "rjieba"):
     pytest.importorskip(library)

@@ -144,7 +144,7 @@ def test_models_are_listed_and_described():
 
 def test_what_is_not_served_has_no_route_and_says_why():
     async def asked(client):
-        paths = ("/predict", "/rank", "/v2/rerank", "/search")
+        paths = ("/predict", "/explain", "/v2/rerank", "/search")
         return (await client.get("/health")).json(), [await client.post(path) for path in paths]
 
     health, answers = ask(None, asked, embedder=HashEmbedder())

@@ -226,7 +226,7 @@ def test_openapi_describes_requests_and_responses(model, recall):
             found = content["application/json"]["schema"]
             return schemas[found.get("items", found)["$ref"].rsplit("/", 1)[-1]]  # TEI answers with a list
 
-        own = {"/predict", "/rank", "/search", "/health"}
+        own = {"/predict", "/explain", "/rank", "/search", "/health"}
         foreign = {"/v1/embeddings", "/v1/rerank", "/v2/rerank", "/rerank"}
         others = {"/metrics", "/v1/models", "/v1/models/{name}"}
         assert set(document["paths"]) == own | foreign | others

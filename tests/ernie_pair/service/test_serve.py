@@ -325,4 +325,4 @@ def test_the_page_is_self_contained_with_a_strict_csp(model):
     page = ask(model, lambda client: client.get("/"))
     assert page.status_code == 200 and "default-src 'none'" in page.headers["content-security-policy"]
     assert re.findall(r"(?:https?:)?//\w|url\(|@import|<link[^>]*stylesheet|src=", page.text) == []
-    assert set(re.findall(r'fetch\("(\w+)"', page.text)) == {"predict", "rank", "search", "health"}
+    assert set(re.findall(r'fetch\("(\w+)"', page.text)) == {"predict", "explain", "rank", "search", "health"}
