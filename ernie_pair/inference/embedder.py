@@ -129,9 +129,14 @@ class TextEmbedder(PickledByFolder):
 
         ``role``: query or passage, with whose prompt it is read; '': as `embed` reads it.
         """
+        return self.count_tokens(text, role)[0]
+
+    def count_tokens(self, text: str, role: str = "") -> Tuple[int, int]:
+        """Return `num_tokens`, and how many of them stand for what the vocabulary lacks."""
         tokenizer = self.model.tokenizer
         (read,) = self.settings.texts_read([text], self.settings.prompt_of(role) if role else self.prompt)
-        return sum(map(len, tokenizer.text_specials)) + len(tokenizer.encode(read))
+        ids = tokenizer.encode(read)
+        return sum(map(len, tokenizer.text_specials)) + len(ids), ids.count(tokenizer.unk_id)
 
     def embed(self, texts: Iterable[str], prompt: Optional[str] = None) -> np.ndarray:
         """Return the vectors of ``texts``, float32 [N, D], in the order of ``texts``.

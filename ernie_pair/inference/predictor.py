@@ -1,6 +1,7 @@
 """Predict with an exported model: texts in, labels and probabilities out, without the training code."""
 
 import logging
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import (
@@ -354,6 +355,18 @@ class PairPredictor(PairScorer):
     def identity(self) -> Tuple[str, str]:
         """Return the hash of export.json, which holds that of each file, and ''."""
         return sha256_of_file(self.exported.folder / EXPORT_MANIFEST), ""
+
+    def predict(self, pairs: Iterable[TextPair]) -> scores.Prediction:
+        """Predict as `PairScorer.predict`, and say how the texts were read."""
+        left, right = split_texts(pairs)
+        encoded: List[EncodedPairs] = []
+
+        def score(first: Sequence[str], second: Sequence[str]) -> np.ndarray:
+            encoded.append(self.encode(first, second))
+            return self.logits_of_rows(encoded[0], lambda rows: None)  # which shows no bar
+
+        found = self.prediction_of(score_pairs(score, left, right, self.symmetric))
+        return replace(found, reading=encoded[0].reading(self.tokenizer, len(left)))
 
     @property
     def how(self) -> Dict[str, str]:

@@ -1,6 +1,6 @@
 """What follows from the logits of a pair model: predictions, scores and rankings."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from heapq import nlargest
 from itertools import islice
 from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
@@ -9,6 +9,7 @@ import numpy as np
 
 from ernie_pair.core.cli.options import bound_problem, check_whole_numbers, checked
 from ernie_pair.core.errors import InputError, NumbersError
+from ernie_pair.inference.token_rows import Reading
 from ernie_pair.models.labels import Labels, match_class
 from ernie_pair.models.temperature import Calibration
 
@@ -80,11 +81,23 @@ class Prediction:
     labels: Optional[List[str]]  # the names of the classes, [N]
     probabilities: Optional[np.ndarray]  # float64 [N, C], calibrated if the model is
     scores: Optional[np.ndarray]  # float64 [N]
+    reading: Optional[Reading] = field(
+        default=None, kw_only=True
+    )  # how the texts were read, of an exported model
+
+    @property
+    def rows(self) -> np.ndarray:
+        """Return the probabilities float64 [N, C], or without classes the scores as [N, 1]."""
+        if self.probabilities is not None:
+            return self.probabilities
+        assert self.scores is not None
+        return self.scores[:, None]
 
     def part(self, which: slice) -> "Prediction":
         """Return what is said of some of the pairs."""
         values: List[Any] = [self.classes, self.labels, self.probabilities, self.scores]
-        return Prediction(*(None if value is None else value[which] for value in values))
+        reading = self.reading and self.reading.part(which)
+        return Prediction(*(None if value is None else value[which] for value in values), reading=reading)
 
 
 def predict_from(logits: np.ndarray, labels: Labels, calibration: Calibration) -> Prediction:

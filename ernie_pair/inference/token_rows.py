@@ -76,6 +76,18 @@ class BatchTokensFlag(Options):
             raise InputError("--batch_tokens is for a model, and none is given; leave it out")
 
 
+class Reading(NamedTuple):
+    """How the texts of N rows were read, special tokens not counted."""
+
+    tokens: np.ndarray  # int64 [N], after truncation
+    unknown: np.ndarray  # int64 [N], of these the ones that stand for what the vocabulary lacks
+    cut: np.ndarray  # bool [N]: whether there were more tokens
+
+    def part(self, which: slice) -> "Reading":
+        """Return it for some of the rows."""
+        return Reading(*(values[which] for values in self))
+
+
 class EncodedPairs:
     """Encoded pairs. Row i is ids[starts[i]:starts[i + 1]]; its first ``heads[i]`` tokens are of type 0.
 
@@ -98,6 +110,9 @@ class EncodedPairs:
     ):
         self.ids, self.starts, self.heads, self.labels, self.pad_id = ids, starts, heads, labels, pad_id
         self.lengths, self.num_cut, self.bad, self.separators = np.diff(starts), num_cut, bad, separators
+        self.cut: Optional[np.ndarray] = (
+            None  # bool [rows]: which were truncated, where `encode_texts` made them
+        )
         self.orders: Optional[EncodedPairs] = None  # the pairs in both orders, if both are scored
         self.teacher_logits: Optional[np.ndarray] = None  # float32 [rows, C], for distillation
         self.groups: Optional[np.ndarray] = None
@@ -112,6 +127,14 @@ class EncodedPairs:
         """Return the labels of rows that were encoded with them."""
         assert self.labels is not None
         return self.labels
+
+    def reading(self, tokenizer: AnyTokenizer, rows: int) -> Reading:
+        """Return how the first ``rows`` were read by ``tokenizer``, of rows that `encode_texts` made."""
+        assert self.cut is not None
+        unknown = np.cumsum(np.concatenate([[0], self.ids == tokenizer.unk_id]), dtype=np.int64)
+        ends = self.starts[: rows + 1]
+        specials = sum(map(len, tokenizer.pair_specials))
+        return Reading(self.lengths[:rows] - specials, np.diff(unknown[ends]), self.cut[:rows])
 
     def features(self, rows: np.ndarray) -> List[Dict[str, Any]]:
         """Return ``rows``, int64 [B] row numbers, as dictionaries of input_ids, token_type_ids and labels.
@@ -189,17 +212,20 @@ def encode_texts(
     """
     rows: List[np.ndarray] = []
     heads: List[int] = []
-    num_cut, is_fast = 0, tokenizer.truncation == "fast"
+    cut, is_fast = [], tokenizer.truncation == "fast"
     before, between, after = tokenizer.pair_specials
     room = max_seq_len - len(before) - len(between) - len(after)
     for first in range(0, len(left), CHUNK):
         chunk = slice(first, first + CHUNK)
         for a, b in zip(tokenizer.encode_batch(left[chunk]), tokenizer.encode_batch(right[chunk])):
             num_a, num_b = kept_lengths(len(a), len(b), room, is_fast)
-            num_cut += num_a + num_b < len(a) + len(b)
+            cut.append(num_a + num_b < len(a) + len(b))
             rows.append(np.array([*before, *a[:num_a], *between, *b[:num_b], *after], dtype=np.int32))
             heads.append(len(before) + num_a + 1)
-    return _encoded(rows, np.array(heads, dtype=np.int64), labels, tokenizer, num_cut, len(between) - 1)
+    sizes = np.array(heads, dtype=np.int64)
+    encoded = _encoded(rows, sizes, labels, tokenizer, sum(cut), len(between) - 1)
+    encoded.cut = np.array(cut, dtype=bool)
+    return encoded
 
 
 def encode_single_texts(texts: Sequence[str], tokenizer: AnyTokenizer, max_seq_len: int) -> EncodedPairs:

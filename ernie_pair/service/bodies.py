@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 
 from ernie_pair.inference.scores import Window
 
+RELOAD = "/admin/reload"
 TOP_K = 10  # if a request does not say how many it wants
 _IDS = (
     "token ids are not taken; send texts: this model has another tokenizer than OpenAI's, which LangChain's "
@@ -273,11 +274,27 @@ class Models(BaseModel):
     data: List[Model]
 
 
+class Version(BaseModel):
+    """A model that is served."""
+
+    name: str
+    fingerprint: str = Field(description="a hash of all that its answers depend on; its beginning is x-model")
+    version: str = Field(description="the version of ernie-pair that exported it; empty: not known")
+    date: str = Field(description="when its export was written, in UTC; empty: it was not exported")
+
+
+class Reloaded(BaseModel):
+    """The models that are served from now on."""
+
+    models: List[Version]
+
+
 class Health(BaseModel):
     """The state of the service, and what it serves; what is of a classifier is null without one."""
 
     status: str = Field(description="ok or stopping")
     models: List[str] = Field(description="the names of the models, as in /v1/models")
+    versions: List[Version] = Field(description="which models these are")
     backend: Optional[str] = Field(None, description="onnx, paddle or onnx-int8")
     precision: Optional[str] = Field(None, description="of the products: fp32, bf16, or int8")
     target: Optional[str] = Field(None, description="classification, regression or ranking")
@@ -323,6 +340,10 @@ class CohereRefusal(BaseModel):
     message: str
 
 
+RELOAD_REFUSALS = {
+    403: "The service has no key: nobody may ask for it here.",
+    409: "What is there now cannot be opened, or answers in another form; the service goes on as it was.",
+}
 _REFUSALS = {
     400: "The body is empty, or not JSON; under /v1 and /v2 also JSON that is not of the expected form.",
     401: "The service has a key, and the request another one or none.",
@@ -339,8 +360,8 @@ _REFUSALS = {
 def describe_refusals(path: str) -> Dict[Union[int, str], Dict[str, Any]]:
     """Return the answers of a route other than 200, as FastAPI's ``responses``."""
     forms = {"/v1/": OpenAIRefusal, "/v2/": CohereRefusal}
-    model = forms.get(path[:4], Refusal)
-    return {code: {"model": model, "description": words} for code, words in _REFUSALS.items()}
+    model, refusals = forms.get(path[:4], Refusal), RELOAD_REFUSALS if path == RELOAD else _REFUSALS
+    return {code: {"model": model, "description": words} for code, words in refusals.items()}
 
 
 _TRIED: Dict[str, Type[Body]] = {

@@ -40,6 +40,7 @@ from ernie_pair.service.batcher import Batching
 
 if TYPE_CHECKING:
     from ernie_pair.service.service import ServedModels
+    from ernie_pair.service.watch import Shadow, WatchOptions
 
 API_KEY = "ERNIE_PAIR_API_KEY"
 # How long a request waits for others to share its forward pass, when some have just been answered.
@@ -123,6 +124,30 @@ class ServeConfig(BatchTokensFlag):
         at_least=1,
         only_with="index",
     )
+    shadow_model_path: str = model_folder_option(
+        "",
+        help="an export that scores the pairs too, after they are answered, for the log and /metrics; empty: "
+        "none",
+        only_with="model_path",
+    )
+    log_requests: str = data_option(
+        "",
+        help="file for a JSON line of each pair or text that is answered: its scores, its model; empty: none",
+        writes="FILE",
+    )
+    log_texts: Literal["text", "hash"] = data_option(
+        "text", help="of the texts: keep them, or the SHA-256 of each alone", only_with="log_requests"
+    )
+    log_share: float = data_option(
+        1.0, help="share of the requests that are logged", above=0, at_most=1, only_with="log_requests"
+    )
+    log_mb: int = data_option(
+        1000,
+        help="maximum size of the log: FILE and FILE.1 to FILE.9, the oldest lines, which go first",
+        unit="MB",
+        at_least=1,
+        only_with="log_requests",
+    )
     max_batch: int = devices_option(
         0,
         help="maximum pairs of several requests in one call of the model; 0: 64, or what its tokens allow",
@@ -190,7 +215,42 @@ def serve(config: ServeConfig) -> None:
     start_console(World())
     key = key_of(config.api_key, os.environ)
     with listen(config.host, config.port) as listener:
-        _serve(config, _open_models(config), key, listener)
+        watched = _open_log(config)
+        _serve(config, _open_all(config), watched, key, listener)
+
+
+def _open_log(config: ServeConfig) -> "WatchOptions":
+    from ernie_pair.service.request_log import RequestLog
+    from ernie_pair.service.watch import WatchOptions
+
+    if not config.log_requests:
+        return WatchOptions()
+    log = RequestLog(Path(config.log_requests), config.log_mb << 20)
+    return WatchOptions(log, config.log_share, config.log_texts == "hash")
+
+
+def _open_all(config: ServeConfig) -> "tuple[ServedModels, Optional[Shadow]]":
+    """Open what the flags name, and the model in the shadow."""
+    served = _open_models(config)
+    if not config.shadow_model_path:
+        return served, None
+    from ernie_pair.service.watch import Shadow
+
+    of_shadow = replace(
+        config, model_path=config.shadow_model_path, device=config.each_device()[0], devices=""
+    )
+    return served, Shadow(lambda: _open_predictor(of_shadow))
+
+
+def _open_predictor(config: ServeConfig) -> PairPredictor:
+    """Open the classifier where its link leads now: the folder that is read stays the same one."""
+    there = os.path.realpath(config.model_path)
+    is_link = there != os.path.abspath(config.model_path)
+    predictor = PairPredictor.of(replace(config, model_path=there) if is_link else config)
+    predictor.decide_by(config.threshold, config.symmetric)
+    predictor.use_windows(config.window_overlap)
+    predictor.predict([("你好", "您好")])
+    return predictor
 
 
 def _open_models(config: ServeConfig) -> "ServedModels":
@@ -216,10 +276,7 @@ def _open_on(config: ServeConfig, device: Any, texts: Optional[TextRecall] = Non
     predictor = embedder = None
     threads = config.threads or cpu_threads()
     if config.model_path:
-        predictor = PairPredictor.of(config)
-        predictor.decide_by(config.threshold, config.symmetric)
-        predictor.use_windows(config.window_overlap)
-        predictor.predict([("你好", "您好")])
+        predictor = _open_predictor(config)
     if config.embedding_model:
         kernels = KernelFlags(precision=config.embedding_precision)
         options = EmbedderOptions(threads=threads, batch_tokens=config.batch_tokens)
@@ -253,8 +310,14 @@ def key_of(given: str, environment: Mapping[str, str]) -> str:
     return key
 
 
-def _serve(config: ServeConfig, served: "ServedModels", key: str, listener: socket.socket) -> None:
-    """Answer requests to what is ``served`` until a signal, and say on start how to ask."""
+def _serve(
+    config: ServeConfig,
+    opened: "tuple[ServedModels, Optional[Shadow]]",
+    watched: "WatchOptions",
+    key: str,
+    listener: socket.socket,
+) -> None:
+    """Answer requests to what is ``opened`` until a signal, and say on start how to ask."""
     import uvicorn
 
     from ernie_pair.service.bodies import curl_line
@@ -269,8 +332,11 @@ def _serve(config: ServeConfig, served: "ServedModels", key: str, listener: sock
 
     batching = Batching(config.max_batch, MAX_WAIT_SECONDS, config.max_waiting)
     limits = Limits(config.max_body_kb * 1024, config.max_pairs, config.max_chars)
-    more_hosts = filter(None, map(str.strip, config.allowed_hosts.split(",")))
-    app = create_app(served, batching, limits, [config.host, socket.gethostname(), *more_hosts], key)
+    hosts = [config.host, socket.gethostname(), *map(str.strip, config.allowed_hosts.split(","))]
+    served, shadow = opened
+    hosts = [*filter(None, hosts)]
+    app = create_app(served, batching, limits, hosts, key, watched, lambda: _open_all(config))
+    app.state.service.watch.shadow = shadow
     connections, backlog = limit_connections(config.max_connections)
     settings = uvicorn.Config(
         app,
@@ -287,6 +353,7 @@ def _serve(config: ServeConfig, served: "ServedModels", key: str, listener: sock
     # For a signal before uvicorn handles signals; and uvicorn raises the one that stopped it again.
     if threading.current_thread() is threading.main_thread():  # which alone may
         signal.signal(signal.SIGTERM, lambda number, frame: server.stop())
+        signal.signal(signal.SIGHUP, lambda number, frame: app.state.service.ask_reload())
     address = address_of(listener)
     if config.host not in LOOPBACK and not key:
         logger.warning("%s can be used by anyone who reaches it: set a key in %s", address, API_KEY)

@@ -9,7 +9,8 @@ import logging
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -34,6 +35,7 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
+from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -43,7 +45,7 @@ from ernie_pair.inference.embedder import TextEmbedder, unit_rows
 from ernie_pair.inference.explanation import Explanation
 from ernie_pair.inference.predictor import PairPredictor, TextPair
 from ernie_pair.inference.scores import Prediction, Windows, best_places
-from ernie_pair.inference.token_rows import BatchRules
+from ernie_pair.inference.token_rows import BatchRules, Reading
 from ernie_pair.report.page import render_page
 from ernie_pair.retrieval.index_folder import State
 from ernie_pair.retrieval.searcher import Hit, TextRecall, rerank
@@ -58,6 +60,7 @@ from ernie_pair.service.batcher import (
     estimate_tokens,
 )
 from ernie_pair.service.bodies import (
+    RELOAD,
     TOP_K,
     Body,
     Document,
@@ -76,11 +79,13 @@ from ernie_pair.service.bodies import (
     RankBody,
     RankedText,
     Ranking,
+    Reloaded,
     RerankBody,
     Reranked,
     Reranking,
     RerankTextsBody,
     SearchBody,
+    Version,
     describe_refusals,
 )
 from ernie_pair.service.request import (
@@ -93,6 +98,8 @@ from ernie_pair.service.request import (
     describe_fault,
     error_response,
 )
+from ernie_pair.service.request_log import Answered
+from ernie_pair.service.watch import Shadow, Watch, WatchMetrics, WatchOptions, version_of
 from ernie_pair.version import __version__
 
 PAGE = Path(__file__).with_name("try.html")
@@ -120,10 +127,12 @@ GPU_SECONDS = 5.0  # for which the memory of the GPUs is taken to be as it was
 TOKENS = tuple(1 << power for power in range(4, 18, 2))
 
 REQUEST_ID, LONGEST_NAME = "x-request-id", 128  # a header of requests and of their answers
+MODEL = "x-model"  # a header of answers: the first 12 digits of the fingerprint
 
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[Request], Awaitable[Response]]
+_ANSWERED: ContextVar[List[Answered]] = ContextVar("answered")  # by the calls for this request
 
 
 @dataclass(frozen=True)
@@ -147,6 +156,23 @@ class ServedModels:
         """Return the names of the models, each once."""
         named = [(self.model_name, self.predictor), (self.embedding_name, self.embedder)]
         return list(dict.fromkeys(name for name, model in named if model is not None))
+
+    @property
+    def versions(self) -> Dict[str, Version]:
+        """Return {queue: which model answers it}."""
+        found, predictor, embedder = {}, self.predictor, self.embedder
+        if predictor is not None:
+            found["pairs"] = version_of(self.model_name, predictor.identity[0], predictor.exported.folder)
+        if embedder is not None:
+            folder = Path(embedder.model.name)
+            found["texts"] = version_of(self.embedding_name, embedder.fingerprint, folder)
+        return found
+
+    @property
+    def form(self) -> Tuple[object, object]:
+        """Return the form of its answers: the classes, and the length of a vector."""
+        predictor, embedder = self.predictor, self.embedder
+        return predictor and predictor.exported.labels, embedder and embedder.dim
 
     def queues(self) -> Dict[str, Tuple[Predict, BatchRules, Callable[[Any], int]]]:
         """Return {queue: what answers lists, which batches suit it, what estimates the tokens of an item}."""
@@ -186,8 +212,8 @@ class ServiceMetrics:
     """The numbers of one service since its start, which /metrics reports to Prometheus."""
 
     def __init__(self):
-        self._registry = CollectorRegistry()
-        named: Dict[str, Any] = {"namespace": "ernie_pair", "registry": self._registry}
+        self.registry = CollectorRegistry()
+        named: Dict[str, Any] = {"namespace": "ernie_pair", "registry": self.registry}
         self._requests = Counter("requests", "Requests for an answer of a model.", ["status"], **named)
         self._errors = Counter("errors", "Requests that were answered with 4xx or 5xx.", **named)
         words = "Time to the answer, whatever its status."
@@ -198,7 +224,7 @@ class ServiceMetrics:
         words = "Tokens in one call of the model, estimated by their characters."
         self._tokens = Histogram("batch_tokens", words, ["queue"], buckets=TOKENS, **named)
         self._waiting = Gauge("waiting_pairs", "Pairs and texts in the queue.", **named)
-        ProcessCollector(registry=self._registry)
+        ProcessCollector(registry=self.registry)
         words = "Memory of a GPU, as nvidia-smi numbers it."
         kinds = ("gpu_memory_used_bytes", "gpu_memory_total_bytes")
         self._memory = [Gauge(kind, words, ["gpu"], **named) for kind in kinds]
@@ -228,7 +254,7 @@ class ServiceMetrics:
                 for gpu, memory in found.items():
                     gauge.labels(str(gpu)).set(memory[kind])
             self._ask_gpus_at = time.monotonic() + GPU_SECONDS
-        return generate_latest(self._registry)
+        return generate_latest(self.registry)
 
 
 class AnsweredRoute(APIRoute):
@@ -267,13 +293,30 @@ async def _unless_left(request: Request, answer: Awaitable[Response]) -> Respons
         leaving.cancel()
 
 
-class Service:
-    """Answers requests with what is ``served``."""
+Reopen = Callable[[], Tuple[ServedModels, Optional[Shadow]]]
 
-    def __init__(self, served: ServedModels, batching: Batching, limits: Limits):
+
+class Service:
+    """Answers requests with what is ``served``; ``reopen`` opens that again, for `reload`."""
+
+    def __init__(
+        self,
+        served: ServedModels,
+        batching: Batching,
+        limits: Limits,
+        watched: WatchOptions = WatchOptions(),  # noqa: B008
+        reopen: Optional[Reopen] = None,
+    ):
         self.served, self.limits, self.metrics = served, limits, ServiceMetrics()
         self.started, self._page = int(time.time()), render_page(PAGE)
         self.texts, self._looked = served.texts, 0.0
+        self._batching, self._reopen_models, self._reloading = batching, reopen, asyncio.Lock()
+        self._loop: Optional[asyncio.AbstractEventLoop] = None
+        scoring = served.predictor or served.texts
+        self._seen = WatchMetrics(self.metrics.registry, None if scoring is None else scoring.unit)
+        self.watch = Watch(watched, self._seen)
+        self.failed = 0  # calls of models that are not served any longer
+        self._leaving: Dict[str, MicroBatcher] = {}  # their queues, until what waits is answered
         self._tried: State = None
         self._tried_at = 0.0
         self._reopening: Optional[asyncio.Future] = None
@@ -281,30 +324,79 @@ class Service:
         self._counting = ThreadPoolExecutor(1, "count-tokens")  # a long request takes a part of a second
         self.batchers: Dict[str, MicroBatcher] = {}
         self.bodies: Dict[str, Type[Body]] = {}
-        copies = [each.queues() for each in (served, *served.copies)]
-        for name, (_, rules, tokens_of) in copies[0].items():
-            self.batchers[name] = MicroBatcher(
-                [each[name][0] for each in copies],
-                batching.within(rules),
-                partial(self.metrics.count_call, name),
-                Prediction.part if name == "pairs" else getitem,
-                tokens_of,
-            )
 
     async def __aenter__(self) -> "Service":
         """Start the queues; that of an index ends before the one of the model that scores its texts."""
-        for batcher in self.batchers.values():
-            await self._running.enter_async_context(batcher)
+        self._loop = asyncio.get_running_loop()
+        await self._serve(self.served)
         return self
 
     async def __aexit__(self, *exception) -> None:
         """Answer what is waiting, then stop; queries whose texts have been retrieved are still scored."""
+        self._loop = None
         await self._running.aclose()
         self._counting.shutdown()
+        await asyncio.to_thread(self.watch.close)
+
+    async def _serve(self, served: ServedModels) -> None:
+        """Start queues for what is ``served``; from then on requests are answered by it."""
+        running = AsyncExitStack()
+        batchers: Dict[str, MicroBatcher] = {}
+        copies = [each.queues() for each in (served, *served.copies)]
+        for name, (_, rules, tokens_of) in copies[0].items():
+            batcher = MicroBatcher(
+                [each[name][0] for each in copies],
+                self._batching.within(rules),
+                partial(self.metrics.count_call, name),
+                Prediction.part if name == "pairs" else getitem,
+                tokens_of,
+            )
+            batchers[name] = await running.enter_async_context(batcher)
+        self.served, self.texts, self.versions = served, served.texts, served.versions
+        self.batchers, self._running = batchers, running
+        self._seen.show(self.versions.values())
+
+    async def reload(self) -> Reloaded:
+        """Open again what is served, and answer by it once it is open; until then as before.
+
+        What waits is answered by the models that it waits for. Raises RefusedError of status 409, with the
+        reason, which is logged, for what cannot be opened, or answers in another form; the old goes on.
+        """
+        async with self._reloading:
+            assert self._reopen_models is not None  # otherwise nothing asks
+            try:
+                served, shadow = await asyncio.to_thread(self._reopen_models)
+                if served.form != self.served.form:
+                    raise InputError(f"its answers have another form, {served.form}, not {self.served.form}")
+            except Exception as error:
+                reason = f"not reloaded, the service goes on as it was: {error}"
+                logger.error("%s", reason)
+                raise RefusedError(409, reason) from None
+            running, self._leaving = self._running, self.batchers
+            await self._serve(served)
+            before, self.watch.shadow = self.watch.shadow, shadow
+            await running.aclose()
+            self.failed += sum(batcher.failed for batcher in self._leaving.values())
+            self._leaving = {}
+            if before is not None:
+                await asyncio.to_thread(before.close)
+        models = [*self.versions.values()]
+        logger.info("reloaded: %s", ", ".join(f"{one.name} {one.fingerprint[:12]}" for one in models))
+        return Reloaded(models=models)
+
+    def ask_reload(self) -> None:
+        """Reload soon, asked by a signal or a thread; what has not begun to answer has just been opened."""
+
+        async def reload() -> None:
+            with suppress(RefusedError):  # which was logged
+                await self.reload()
+
+        if self._loop is not None:
+            asyncio.run_coroutine_threadsafe(reload(), self._loop)
 
     def reject_new(self) -> None:
         """Answer waiting requests with 503, now and from now on."""
-        for batcher in self.batchers.values():
+        for batcher in (*self.batchers.values(), *self._leaving.values()):
             batcher.reject_new()
 
     @property
@@ -317,6 +409,8 @@ class Service:
         path, started, named = request.url.path, time.perf_counter(), _name_of(request)
         bounded, body = BoundedRequest(request, self.limits), self.bodies[path]
         refusing = partial(error_response, path)
+        answered: List[Answered] = []
+        _ANSWERED.set(answered)
         try:
             if request.url.query:
                 asked = shown(request.url.query)
@@ -339,8 +433,21 @@ class Service:
             logger.error("the request %s to %s failed", named, path, exc_info=found)
             response = refusing(RefusedError(500, "the model failed; the log of the service says why"))
         response.headers[REQUEST_ID] = named
-        self.metrics.count(path, response.status_code, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        self.metrics.count(path, response.status_code, seconds)
+        model = self._model_of("texts" if path == "/v1/embeddings" else "pairs")
+        for each in answered:
+            model, each.request, each.endpoint, each.seconds = each.model, named, path, seconds
+        if response.status_code == 200:
+            response.background = BackgroundTask(self.watch.note, answered)
+        if model:
+            response.headers[MODEL] = model[:12]
         return response
+
+    def _model_of(self, queue: str) -> str:
+        """Return the fingerprint of the model that answers a queue, or else of the other one, '' for none."""
+        found = self.versions.get(queue) or next(iter(self.versions.values()), None)
+        return "" if found is None else found.fingerprint
 
     async def predict(self, body: PredictBody) -> PredictAnswer:
         """Classify pairs of texts: the label, the class and the probabilities of each, in their order.
@@ -395,8 +502,17 @@ class Service:
             hits = [hit.read_in(window) for hit, window in zip(hits, windows)]
         answering = texts.answering_of(body.where or {}, 0)  # of a top_k that is not above recall_k
         best = rerank(hits, scores, body.top_k or TOP_K, body.threshold, answering)
+        self._note_search(body.query, best)
         found = [Found.model_validate(hit.content(DIGITS)) for hit in best]
         return Hits(hits=found, answered=bool(found), milliseconds=_milliseconds_since(started))
+
+    def _note_search(self, query: str, best: Sequence[Hit]) -> None:
+        """Keep what is told of a search: the query, and the scores of its hits."""
+        embedder, reading = self.served.embedder, None
+        if embedder is not None:
+            reading = _reading([embedder.count_tokens(query, "query")], embedder.max_seq_len)
+        scores = np.array([[hit.score for hit in best]])
+        _ANSWERED.get()[:] = [Answered([[query]], self._model_of("pairs"), scores, None, reading)]
 
     def _look_for_change(self, texts: TextRecall) -> None:
         """Open an index that was changed, in a thread; searches meanwhile are answered by what is open.
@@ -415,7 +531,10 @@ class Service:
 
     def _reopen(self, texts: TextRecall) -> None:
         try:
-            self.texts = texts.reopened()
+            found = texts.reopened()
+            if self.texts is not texts:  # it was reloaded meanwhile
+                return
+            self.texts = found
         except (ErniePairError, OSError) as error:
             logger.error("/search goes on with the index as it was opened: %s", error)
             return
@@ -455,8 +574,11 @@ class Service:
             reason = f"above the {longest} of the model" if dim > longest else "not what it was trained for"
             raise RefusedError(422, f"dimensions {dim} is {reason}; leave it out", "dimensions")
         loop = asyncio.get_running_loop()
-        tokens = await loop.run_in_executor(self._counting, self._count_tokens, body.input)
+        reading = await loop.run_in_executor(self._counting, self._count_tokens, body.input)
+        tokens, model = int(reading.tokens.sum()), self._model_of("texts")
         vectors = await self.batchers["texts"].ask(body.input)
+        scores = np.zeros((len(body.input), 0))
+        _ANSWERED.get().append(Answered([[text] for text in body.input], model, scores, None, reading))
         self.metrics.texts.inc(len(body.input))
         if 0 < dim < vectors.shape[1]:
             vectors = vectors[:, :dim]
@@ -470,12 +592,12 @@ class Service:
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return Embeddings(object="list", data=data, model=name, usage=usage)
 
-    def _count_tokens(self, texts: Sequence[str]) -> int:
+    def _count_tokens(self, texts: Sequence[str]) -> Reading:
         """Count the tokens of texts that the model reads. Raises RefusedError for one that it would cut."""
-        embedder, total = self.served.embedder, 0
+        embedder = self.served.embedder
         assert embedder is not None
-        for place, text in enumerate(texts):
-            tokens, most = embedder.num_tokens(text), embedder.max_seq_len
+        most, counts = embedder.max_seq_len, list(map(embedder.count_tokens, texts))
+        for place, (tokens, _) in enumerate(counts):
             if tokens > most and not self.served.cuts:
                 raise RefusedError(
                     422,
@@ -484,8 +606,7 @@ class Service:
                     "input",
                     "context_length_exceeded",
                 )
-            total += min(tokens, most)
-        return total
+        return _reading(counts, most)
 
     async def rerank_v1(self, body: RerankBody) -> Reranking:
         """Rank documents for the clients of Jina, the best first; the answer holds the documents."""
@@ -536,8 +657,10 @@ class Service:
         return predictor
 
     async def _ask(self, pairs: Sequence[Sequence[str]]) -> Prediction:
+        model = self._model_of("pairs")
         found = await self.batchers["pairs"].ask(pairs)
         self.metrics.pairs.inc(len(pairs))
+        _ANSWERED.get().append(Answered(pairs, model, found.rows, found.labels, found.reading))
         return found
 
     async def _best(
@@ -577,7 +700,8 @@ class Service:
         predictor, embedder, texts = self.served.predictor, self.served.embedder, self.texts
         alive = all(batcher.is_alive for batcher in self.batchers.values())
         response.status_code = 200 if alive else 503
-        found: Dict[str, Any] = {"failed_calls": sum(each.failed for each in self.batchers.values())}
+        failed = self.failed + sum(each.failed for each in self.batchers.values())
+        found: Dict[str, Any] = {"failed_calls": failed, "versions": [*self.versions.values()]}
         if predictor is not None:
             exported = predictor.exported
             found.update(
@@ -656,6 +780,12 @@ def _recall(embedder: Optional[TextEmbedder], asked: List[Tuple[TextRecall, Any,
     return [next(found[one[:2]]) for one in asked]
 
 
+def _reading(counts: Sequence[Tuple[int, int]], most: int) -> Reading:
+    """Return how texts were read, from their [tokens, unknown tokens] and the ``most`` tokens of a text."""
+    tokens, unknown = np.array(counts, dtype=np.int64).T
+    return Reading(np.minimum(tokens, most), unknown, tokens > most)
+
+
 def _name_of(request: Request) -> str:
     """Return the name of a request: that of its client, if it is ASCII and not long, or a new one."""
     given = request.headers.get(REQUEST_ID, "")
@@ -696,13 +826,20 @@ def _add_docs(app: FastAPI) -> None:
 
 
 def create_app(
-    served: ServedModels, batching: Batching, limits: Limits, hosts: Sequence[str] = (ANY,), api_key: str = ""
+    served: ServedModels,
+    batching: Batching,
+    limits: Limits,
+    hosts: Sequence[str] = (ANY,),
+    api_key: str = "",
+    watched: WatchOptions = WatchOptions(),  # noqa: B008
+    reopen: Optional[Reopen] = None,
 ) -> FastAPI:
     """Return the ASGI application; ``hosts``: the names, besides addresses, that requests may use for it.
 
-    There is a route for what is ``served`` alone. ``api_key``: see `AccessCheck`; empty: none is needed.
+    There is a route for what is ``served`` alone. ``api_key``: see `AccessCheck`; empty: none is needed, and
+    nobody may reload. ``watched``, ``reopen``: see `Service`.
     """
-    service = Service(served, batching, limits)
+    service = Service(served, batching, limits, watched, reopen)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI):
@@ -715,9 +852,17 @@ def create_app(
     factory: Any = AccessCheck  # mypy accepts no class for the callable that Starlette describes
     app.add_middleware(factory, hosts=hosts, key=api_key)
     service.add_routes(app)
+    if reopen is not None:
+        answer = service.reload if api_key else _refuse_reload
+        app.post(RELOAD, responses=describe_refusals(RELOAD))(answer)
     _add_docs(app)
     app.exception_handler(HTTPException)(_refuse_route)
     return app
+
+
+async def _refuse_reload() -> Reloaded:
+    """Refuse to open the models again: without a key anyone could ask for it."""
+    raise RefusedError(403, "the service has no key; start it with one in ERNIE_PAIR_API_KEY, or send SIGHUP")
 
 
 async def _refuse_route(request: Request, error: HTTPException) -> JSONResponse:

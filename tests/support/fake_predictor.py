@@ -16,7 +16,19 @@ from ernie_pair.inference.token_rows import BatchRules
 LIMITS = {"max_body": 2000, "max_pairs": 5, "max_chars": 20}
 
 
-def ask(model, action, texts=None, hosts=("*",), limits=None, embedder=None, key="", copies=(), **settings):
+def ask(
+    model,
+    action,
+    texts=None,
+    hosts=("*",),
+    limits=None,
+    embedder=None,
+    key="",
+    copies=(),
+    more=(),
+    shadow=None,
+    **settings,
+):
     """Run ``action(client)`` against the service, which is shut down cleanly afterwards."""
     import httpx
 
@@ -26,7 +38,8 @@ def ask(model, action, texts=None, hosts=("*",), limits=None, embedder=None, key
 
     batching = Batching(**{"max_batch": 8, "max_wait": 0.02, "max_waiting": 100, **settings})
     served = ServedModels(model, embedder, texts, "ship", "encoder", copies=copies)
-    app = create_app(served, batching, Limits(**{**LIMITS, **(limits or {})}), hosts, key)
+    app = create_app(served, batching, Limits(**{**LIMITS, **(limits or {})}), hosts, key, *more)
+    app.state.service.watch.shadow = shadow
 
     async def main():
         transport = httpx.ASGITransport(app)
@@ -65,6 +78,7 @@ class Model:
     threshold, symmetric, match, rules = 0.25, "average", 1, BatchRules()
     where, window_overlap, max_seq_len, tokenizer = "fake", 0, 15, LETTERS
     use_windows, in_windows = PairScorer.use_windows, PairScorer.in_windows
+    identity = ("a" * 64, "")
 
     def __init__(self):
         self.calls, self.threads, self.gate = [], set(), threading.Event()

@@ -270,6 +270,7 @@ def test_health_describes_the_served_model(model):
     facts.update(labels=["odd", "even"], max_seq_len=128, waiting_pairs=0, indexed_texts=None)
     facts.update(failed_calls=0, match=1, example=None)
     facts.update(verdict="it was measured: ...", caution="too few pairs")
+    facts["versions"] = [{"name": "ship", "fingerprint": "a" * 64, "version": "", "date": ""}]
     facts.update(temperature=1.5, threshold=0.25, symmetric="average")
     assert answer.json() == {"status": "ok", **facts}
 
