@@ -69,7 +69,7 @@ from ernie_pair.models.model_card import (
 from ernie_pair.models.model_folder import with_model_folder
 from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.models.networks.custom_model import CustomModel
-from ernie_pair.models.spec import CONFIG, find_config, read_config
+from ernie_pair.models.spec import CONFIG, TRAINED_PAIRS, find_config, read_config
 from ernie_pair.models.temperature import Calibration, describe_decision, read_calibration
 from ernie_pair.models.tokenizers import copy_tokenizer
 from ernie_pair.pairs.config.pair_config import refuse_class_flags
@@ -90,7 +90,7 @@ PYTHON_OF_SCORES = PYTHON.replace("answer.labels, answer.probabilities", "answer
 VERSIONED = (
     "ernie-pair", "paddlepaddle", "paddlepaddle-gpu", "paddlenlp", "paddle2onnx", "onnxruntime", "numpy",
 )  # fmt: skip
-OUTPUTS = (*WRITTEN, *TRITON_FILES, DOCKERFILE, README)
+OUTPUTS = (*WRITTEN, *TRITON_FILES, DOCKERFILE, README, TRAINED_PAIRS)
 
 logger = logging.getLogger(__name__)
 
@@ -254,6 +254,9 @@ def _fill(draft: Path, config: ExportFlags, source: Source, judging: Optional[Ju
     expected = compute_answers(source.model, batches)
     for_gpu = _write_models(draft, config, source)
     files = {path.name: sha256_of_file(path) for path in sorted(draft.iterdir())}
+    learned = source.vocab_file.with_name(TRAINED_PAIRS)
+    if learned.is_file():
+        (draft / TRAINED_PAIRS).write_bytes(learned.read_bytes())
     labels, how = source.model.spec.labels, source.calibration
     decides = how.threshold, how.symmetric, labels.target, labels.label_range, source.learned_nothing
     told = *decides, dict(source.baseline), source.verdict

@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, Optional, Tuple
 
+import numpy as np
+
 from data_tools.text.table_writer import check_table_suffix
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.core.cli.standard_streams import as_called, with_standard_streams
@@ -32,18 +34,19 @@ from ernie_pair.evaluation.scorer import open_scorer, read_pairs, results_of, st
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST
 from ernie_pair.inference.predictor import PairPredictor, PairScorer
 from ernie_pair.inference.scores import check_threshold
-from ernie_pair.models.labels import CLASSIFICATION, RANKING
+from ernie_pair.models.labels import CLASSIFICATION, RANKING, Labels
 from ernie_pair.models.model_card import describe_worth
 from ernie_pair.models.model_folder import with_model_folder
 from ernie_pair.models.temperature import CALIBRATION, Calibration, read_calibration, write_calibration
 from ernie_pair.pairs.audit.new_pairs import write_new_pairs
+from ernie_pair.pairs.audit.trained_pairs import describe_trained_on, was_trained_on
 from ernie_pair.pairs.config.ask_config import EvaluateConfig
 from ernie_pair.pairs.config.pair_config import refuse_class_flags, refuse_query
 from ernie_pair.pairs.data.label_checks import MIN_COMPARED, TURNED, describe_baseline
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.data.pair_source import PairSource, check_of_matches
 from ernie_pair.pairs.robustness.perturb import parse_kinds, perturb
-from ernie_pair.pairs.targets.metrics import METRICS, OF_TARGET, describe_single_class
+from ernie_pair.pairs.targets.metrics import METRICS, OF_TARGET, choose_measure, describe_single_class
 from ernie_pair.runtime.device import default_device
 
 WRITTEN = "; the evaluation is written, nothing is saved"
@@ -133,6 +136,7 @@ def _evaluate_classes(
     evaluation = {**evaluate_classes(answers, config), **scorer.how}
     baseline = describe_baseline(answers.pairs, scorer.labels, scorer.shared_characters)
     evaluation["shared_characters"] = baseline
+    evaluation.update(_trained_on(answers, config, scorer.labels))
     evaluation["verdict"], _ = describe_worth(evaluation, scorer.learned_nothing)
     if config.model_name_or_path:
         device = default_device() if config.device == "auto" else config.device
@@ -169,10 +173,30 @@ def _evaluate_scores(
     evaluation = (evaluate_ranking if is_ranking else evaluate_scores)(answers, config)
     evaluation.update(scorer.how)
     evaluation["shared_characters"] = describe_baseline(pairs, scorer.labels, {})
+    evaluation.update(_trained_on(answers, config, scorer.labels))
     evaluation["verdict"], _ = describe_worth(evaluation, scorer.learned_nothing)
     _write(results, evaluation, answers, config)
     _print_metrics(evaluation)
     return evaluation, ""
+
+
+def _trained_on(answers: Any, config: EvaluateConfig, labels: Labels) -> Dict[str, Any]:
+    """Return {} or, of rows that the model has learned, their number and the metrics of the other rows.
+
+    {"trained_on": {"rows": N, "without": {metric: value}}}, where the metrics are {} if no row is left.
+    """
+    seen = was_trained_on(config.model_path, answers.pairs)
+    if not seen.any():
+        return {}
+    others, without = answers.pairs.rows(np.flatnonzero(~seen)), {}
+    if len(others):
+        given: Dict[str, Any] = {"predictions": answers.predictions[~seen]} if labels.has_classes else {}
+        outputs = answers.logits if labels.has_classes else answers.outputs
+        found = choose_measure(labels, others.groups)(outputs[~seen], others.known_labels, **given)
+        without = {name: value if np.isfinite(value) else None for name, value in found.items()}
+    figures = [f"{name} {value:.4f}" for name, value in without.items() if value is not None]
+    logger.warning("%s", describe_trained_on(int(seen.sum()), len(seen), config.model_path, figures))
+    return {"trained_on": {"rows": int(seen.sum()), "without": without}}
 
 
 def _write(

@@ -1,5 +1,6 @@
 """Compare trained classifiers as exported: accuracy, speed, size, latency of a single pair."""
 
+import logging
 import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Sequence
@@ -24,6 +25,7 @@ from ernie_pair.models.model_folder import no_model_folder
 from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.models.source import open_model
 from ernie_pair.models.temperature import CALIBRATION, read_calibration
+from ernie_pair.pairs.audit.trained_pairs import describe_trained_on, was_trained_on
 from ernie_pair.pairs.config.ask_config import parse_named_models
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.data.pair_source import PairSource
@@ -56,6 +58,9 @@ CELLS: Dict[str, Callable[[Dict[str, Any]], str]] = {
     "size": lambda model: f"{model['bytes'] / 1e6:.1f} MB",
 }
 NOTE = "Difference, same class and speedup: against the first model. Intervals: bootstrap over the pairs."
+
+
+logger = logging.getLogger(__name__)
 
 
 @with_standard_streams
@@ -99,7 +104,14 @@ def compare_models(config: CompareModelsConfig) -> None:
         for shown, backend in ((name, FLOAT), (f"{name} int8", INT8))[: 1 + has_int8]:
             predictors[shown] = PairPredictor(exported, backend, config.threads, device=config.device)
             sizes[shown] = f"{spec.num_layers} x {spec.hidden_size}"
-    table = compare(predictors, sizes, pairs, config)
+    seen = {name: was_trained_on(str(folder), pairs) for name, folder in folders.items()}
+    unseen = ~np.any([*seen.values()], axis=0)
+    table = compare(predictors, sizes, pairs, config, unseen)
+    for name, rows in seen.items():
+        if rows.any():
+            told = [(one["name"], one.get("accuracy_unseen")) for one in table]
+            accuracy = [f"{model} accuracy {value:.4f}" for model, value in told if value is not None]
+            logger.warning("%s", describe_trained_on(int(rows.sum()), len(rows), name, accuracy))
     content = {"input_file": original_value(config.input_file), "sha256": pairs.sha256, "rows": len(pairs)}
     device = next(iter(predictors.values())).device
     content.update(threads=config.threads or cpu_threads(), device=device, models=table)
@@ -122,11 +134,16 @@ def _export(config: CompareModelsConfig, name: str, folder: Path, has_int8: bool
 
 
 def compare(
-    predictors: Dict[str, PairPredictor], sizes: Dict[str, str], pairs: Pairs, config: CompareModelsConfig
+    predictors: Dict[str, PairPredictor],
+    sizes: Dict[str, str],
+    pairs: Pairs,
+    config: CompareModelsConfig,
+    unseen: np.ndarray,
 ) -> List[Dict[str, Any]]:
     """Return what models.json says of every model, the first of which is the measure of the others.
 
-    ``sizes``: the layers of each and their width, in words. The accuracy is that of the model's own
+    ``sizes``: the layers of each and their width, in words; ``unseen`` bool [rows]: that no model was
+    trained on, whose accuracy is told as well if they are not all. The accuracy is that of the model's own
     threshold, or of the likeliest class, as it predicts; the intervals are a bootstrap over the same rows for
     all.
     """
@@ -137,6 +154,8 @@ def compare(
     classes = {name: each.prediction_of(logits[name]).classes for name, each in predictors.items()}
     hits = {name: (each == pairs.known_labels).astype(np.float64) for name, each in classes.items()}
     drawn = list(resamples(len(pairs), config.bootstrap, config.seed))
+
+    is_partly_unseen = 0 < unseen.sum() < len(unseen)
 
     def with_interval(name: str, values: np.ndarray) -> Dict[str, Any]:
         means = np.array([values @ counts / len(values) for counts in drawn])
@@ -153,6 +172,7 @@ def compare(
             else predictor.threshold,
             **with_interval("accuracy", hits[name]),
             **with_interval("difference", hits[name] - hits[first]),
+            **({"accuracy_unseen": float(hits[name][unseen].mean())} if is_partly_unseen else {}),
             "agreement": float(np.mean(classes[name] == classes[first])),
             "pairs_per_second": round(len(texts) / seconds[name], 1),
             "times_as_fast": round(seconds[first] / seconds[name], 2),

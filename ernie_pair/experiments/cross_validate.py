@@ -35,6 +35,7 @@ from ernie_pair.experiments.series import (
 )
 from ernie_pair.experiments.split_pairs import Folds, describe_folds, make_folds, split_fold
 from ernie_pair.models.labels import CLASSIFICATION, check_has_classes
+from ernie_pair.pairs.audit.trained_pairs import was_trained_on
 from ernie_pair.pairs.config.ask_config import EvaluateConfig
 from ernie_pair.pairs.config.pair_config import PairConfig
 from ernie_pair.pairs.data.pair_file import Pairs
@@ -170,6 +171,12 @@ class _CrossValidation(PairSeries):
         self.pairs = self._read("train")
         self.dev = self._read("dev") if config.dev_file else None
         self.folds = make_folds(self.pairs, self.names, config.folds, config.group_by, config.seed)
+        seen = was_trained_on(config.model_name_or_path, self.pairs)
+        if seen.any() and self.world.is_first:
+            logger.warning(
+                "%d of %d rows were trained on by %s, so that every fold is measured on rows that it knows",
+                seen.sum(), len(seen), config.model_name_or_path,
+            )  # fmt: skip
         described = describe_folds(self.folds, self.pairs.known_labels, self.names)
         logger.info("%s: %s", config.train_file, described)
 

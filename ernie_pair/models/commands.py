@@ -56,6 +56,7 @@ from ernie_pair.models.spec import (
     MODULES,
     SIZES,
     TOKENIZER,
+    TRAINED_PAIRS,
     VOCAB,
     check_config,
     find_config,
@@ -71,7 +72,7 @@ BASE_RANGE, BASE_WIDTH = 0.02, 768
 PLACES = ("_Pooling", "_Dense", "_Normalize")  # ends the names of folders
 AUTO, DECISIVE = "auto", ("mrr", "accuracy", "spearman")  # of what was measured, the first that there is
 OF_CLASSIFIERS = ("labels", "pooling")  # a start of neither has any
-MODEL_FILES = (CONFIG, VOCAB, TOKENIZER, FAST_TOKENIZER, MODEL_STATE, CALIBRATION, EMBEDDING)
+MODEL_FILES = (CONFIG, VOCAB, TOKENIZER, FAST_TOKENIZER, MODEL_STATE, CALIBRATION, EMBEDDING, TRAINED_PAIRS)
 
 
 @dataclass(frozen=True)
@@ -554,6 +555,9 @@ def _fill(
         write_weights(draft, weights)
     if embedding is not None:
         (draft / EMBEDDING).write_text(embedding.to_json(), encoding="utf-8")
+    learned = [path for each in sources if (path := each.vocab_file.with_name(TRAINED_PAIRS)).is_file()]
+    if learned:
+        np.save(draft / TRAINED_PAIRS, np.unique(np.concatenate([*map(np.load, learned)])))
     asked = [read_calibration(each.vocab_file.parent, each.spec.num_labels).symmetric for each in sources]
     if set(asked) == {"average"}:  # in both orders; a temperature and a threshold are a model's own
         write_calibration(draft, Calibration(symmetric="average"))

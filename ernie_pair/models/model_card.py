@@ -164,6 +164,10 @@ def describe_worth(found: Mapping[str, Any], learned_nothing: str = "") -> Tuple
     line = f"{name} {value:.4f}"
     line += f" (95 %: {lowest:.4f} to {highest:.4f})" if lowest < highest else ""
     line += f" on {counted(found['rows'], 'test pair')}"
+    if known := found.get("trained_on"):
+        other = known["without"].get(name)
+        line += f", {known['rows']} of which it was trained on"
+        line += f" ({other:.4f} without them)" if other is not None else ""
     line += f" at threshold {found['threshold']:.4f}" if found.get("threshold") is not None else ""
     if baseline is None:
         worth = f"it has learned nothing ({learned_nothing})" if learned_nothing else "it was measured"

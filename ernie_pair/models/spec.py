@@ -52,6 +52,7 @@ from ernie_pair.models.labels import (
 CONFIG, VOCAB = "config.json", "vocab.txt"
 EMBEDDING = "embedding.json"  # what makes a model folder an embedding model; see `embedding_json`
 MODULES = "modules.json"  # the same, of sentence-transformers
+TRAINED_PAIRS = "trained_pairs.npy"  # hashes of the pairs that a model has learned; see `trained_pairs`
 LAYER_CLASS = "layer_class"  # module:Class of a layer of the user's own; see networks.custom_model
 OTHER_CONFIGS = ("model_config.json", "ernie_config.json")  # PaddleNLP before 2.5, ERNIE's own releases
 MIN_PAIR_LENGTH = 5  # tokens: [CLS] a [SEP] b [SEP]

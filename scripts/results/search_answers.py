@@ -4,9 +4,9 @@ python scripts/results/search_answers.py --pair_file dev.tsv --embedding_model e
 python scripts/results/search_answers.py --document_file abstracts.txt --embedding_model encoder
 
 Of pairs the first texts ask, and the second texts are what is searched; a first text that no row calls a
-match of anything is a question without an answer. Of documents the first sentence asks and the rest answers;
-the rest of every third document is left out, so that nothing answers its question. It prints the tables of
-docs/*/search-and-rank.md.
+match of anything is a question without an answer. Of documents the first sentence asks and the rest
+answers; the rest of every third document is left out, so that nothing answers its question. It prints the
+tables of docs/*/search-and-rank.md.
 """
 
 import json
@@ -39,6 +39,7 @@ class AnswersConfig(Options):
     )
     documents: int = data_option(3000, help="the first of them that are used", at_least=30)
     reranker: str = data_option("", help="a classifier of pairs; empty: none", reads="PATH")
+    recall_k: int = data_option(50, help="texts that are found and reranked", at_least=10)
     at_precision: float = data_option(0.9, help="precision to reach", above=0, at_most=1)
     output_dir: str = data_option("output/search_answers", help="folder for what is made", writes="FOLDER")
 
@@ -99,6 +100,7 @@ def measure(config: AnswersConfig) -> None:
     model = config.embedding_model
     make_index(IndexConfig(str(texts), index, model, retrieval="both", overwrite=True))
     flags = {"at_precision": config.at_precision, "model_path": config.reranker, "long_query": "cut"}
+    flags["recall_k"] = config.recall_k
     measured = evaluate_search(EvaluateSearchConfig(index, model, input_file=str(asked), **flags))
     table = [row_of(name, stage, measured["questions"]) for name, stage in measured["stages"].items()]
     print(f"\n{measured['questions']} questions, {measured['unanswerable']} of them without an answer\n")

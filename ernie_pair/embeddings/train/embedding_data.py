@@ -40,6 +40,7 @@ from ernie_pair.models.labels import Labels
 from ernie_pair.models.model_card import DataFile
 from ernie_pair.models.source import ModelSource
 from ernie_pair.pairs.audit.findings import warn_before_training
+from ernie_pair.pairs.audit.trained_pairs import hash_pairs
 from ernie_pair.pairs.data.in_memory_pairs import ARGUMENTS, iterate_examples, open_source
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.data.pair_source import PairSource, labels_for, without_own_negatives
@@ -70,6 +71,7 @@ class EmbeddingData(NamedTuple):
     dev: DevTexts
     hashes: dict[str, str]  # {train_file: SHA-256, ...}, and of the vocabulary
     files: Sequence[DataFile] = ()  # for the model card
+    learned: Sequence[np.ndarray] = ()  # hashes of the pairs of each set, see `hash_pairs`; on rank 0
 
 
 def open_embedding_data(
@@ -87,10 +89,11 @@ def open_embedding_data(
     tokenizer = open_tokenizer(source.vocab_file, source.spec, config.max_seq_len, of_pairs=False)
     dev_source = labelled(config, source_of(config, "dev", datasets["dev"]), config.has_graded_dev)
     dev = _open_dev(config, dev_source, tokenizer, settings, world)
-    steps, files = [], []
+    steps, files, learned = [], [], []
     sets, shares = training_sets(config, datasets["train"])
     for one in sets:
-        texts, describe, found = _open_set(config, one, datasets["negatives"], world)
+        texts, describe, found, hashed = _open_set(config, one, datasets["negatives"], world)
+        learned += hashed
         is_audited = one.objective not in (SIMCSE, *GRADED) and not config.has_graded_dev
         if is_audited and isinstance(dev_source, PairSource) and world.is_first:
             train = labelled(config, source_of(config, "train", one.dataset))
@@ -108,7 +111,7 @@ def open_embedding_data(
     hashes.update(dev_file=sha256, vocabulary=tokenizer.sha256)
     sizes = [len(one.texts) for one in steps]
     updates = partial(mixed_steps, steps, shares or sizes, world)
-    return EmbeddingData(updates, sum(sizes), dev, hashes, files)
+    return EmbeddingData(updates, sum(sizes), dev, hashes, files, learned)
 
 
 class TrainingSet(NamedTuple):
@@ -150,8 +153,8 @@ def _read_by(settings: EmbeddingSettings, texts: TrainingTexts) -> list[str]:
 
 def _open_set(
     config: EmbeddingConfig, one: TrainingSet, given: Any, world: World
-) -> tuple[TrainingTexts, Describe, list[DataFile]]:
-    """Return the texts of a training set, what makes their steps, and the files that they are of."""
+) -> tuple[TrainingTexts, Describe, list[DataFile], list[np.ndarray]]:
+    """Return the texts of a training set, what makes their steps, their files, and hashes of their pairs."""
     objective, name, negatives = one.objective, _name_of(one.dataset, one.number), None
     describe: Describe = describe_step
     has_negatives = given is not None and not (isinstance(given, str) and not given)
@@ -161,7 +164,7 @@ def _open_set(
     if objective == SIMCSE:
         found, sha256 = read_any_texts(config, one.dataset, world, one.number)
         texts = texts_alone(found, name)
-        return texts, describe, [DataFile(use, name, sha256, len(texts))]
+        return texts, describe, [DataFile(use, name, sha256, len(texts))], []
     source = labelled(config, source_of(config, "train", one.dataset, one.number), objective in GRADED)
     pairs, files = _read(config, "train", source, world, one.number, objective not in GRADED), []
     if has_negatives:
@@ -176,7 +179,8 @@ def _open_set(
         texts, describe = guided_texts(texts, config, join_process_group(world))
     if objective in TAUGHT:
         texts, describe = taught_texts(texts, config, objective, name, join_process_group(world))
-    return texts, describe, [DataFile(use, name, source.sha256(), len(texts)), *files]
+    files.insert(0, DataFile(use, name, source.sha256(), len(texts)))
+    return texts, describe, files, [hash_pairs(pairs)] if world.is_first else []
 
 
 def read_any_texts(config: EmbeddingConfig, dataset: Dataset, world: World, number: str = ""):

@@ -40,6 +40,7 @@ from ernie_pair.models.networks.encoders import predict_rows
 from ernie_pair.models.networks.kernel_path import choose_path
 from ernie_pair.models.networks.text_encoder import TextEncoder, build_text_encoder, load_text_weights
 from ernie_pair.models.source import ModelSource, open_start
+from ernie_pair.pairs.audit.trained_pairs import trained_pairs_file
 from ernie_pair.runtime.processes.world import World
 from ernie_pair.training.recompute import num_frozen_layers
 from ernie_pair.training.task import Task, TrainResult, train_task
@@ -188,8 +189,12 @@ class EmbeddingTask(Task):
         return unit_rows(predict_rows(self.model, rows, *shared), "the model")
 
     def more_files(self) -> Iterator[tuple[str, Content]]:
-        """Yield embedding.json."""
+        """Yield embedding.json, and which pairs were learned."""
         yield EMBEDDING, self.settings.to_json().encode()
+        yield from self._learned().items()
+
+    def _learned(self) -> dict[str, bytes]:
+        return trained_pairs_file(self.source.vocab_file.parent, *self.data.learned)
 
     def on_log(self, line: dict[str, float]) -> None:
         """Warn, where nothing is evaluated, as `on_evaluate` does."""
@@ -219,8 +224,10 @@ class EmbeddingTask(Task):
         return {"dims": dims, **modules, **({"sampling_weights": given} if given else {})}
 
     def save(self, draft: Path) -> None:
-        """Write the encoder with its embedding.json."""
+        """Write the encoder with its embedding.json, and which pairs were learned."""
         self.model.write_embedding(draft, self.source.vocab_file, self.settings, self.config.save_format)
+        for name, content in self._learned().items():
+            (draft / name).write_bytes(content)
 
     def card(self, kernels: str, step: int, metrics: dict[str, float]) -> ModelCard:
         """Return the card of the encoder of ``step``."""

@@ -3,7 +3,7 @@
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from ernie_pair.kernels.choice import KernelFlags
 from ernie_pair.models.labels import Labels, parse_label_range
 from ernie_pair.models.model_folder import with_model_folder
 from ernie_pair.models.temperature import CALIBRATION, Calibration, write_calibration
+from ernie_pair.pairs.audit.trained_pairs import describe_trained_on, was_trained_on
+from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.data.pair_source import PairSource, labels_for
 from ernie_pair.pairs.data.rejected import log_rejected, rejected_beside
 from ernie_pair.runtime.processes.console import start_console
@@ -83,12 +85,27 @@ def _measure(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
     labels = Labels.scores(limits) if limits else labels_for(source, config.label_map)
     pairs = replace(source, labels=labels).read()
     log_rejected(config.input_file, pairs.bad, len(pairs), rejected_beside(config.output_file))
-    asked = build_retrieval_set(pairs, config.input_file)
     kernels = KernelFlags(kernels=config.kernels, precision=config.precision)
     embedder = open_embedder(config.model_path, config.device, config.options, kernels)
     lengths = _lengths(config, embedder)
-    settings = embedder.settings
-    settings.check_search(config.model_path)
+    embedder.settings.check_search(config.model_path)
+    found = _measure_pairs(config, embedder, pairs, lengths)
+    seen = was_trained_on(config.model_path, pairs)
+    if seen.any():
+        others = pairs.rows(np.flatnonzero(~seen))
+        has_match = len(others) and others.known_labels.any()
+        without = _measure_pairs(config, embedder, others, lengths[-1:])["metrics"] if has_match else {}
+        figures = [f"{name} {value:.4f}" for name, value in without.items()]
+        logger.warning("%s", describe_trained_on(int(seen.sum()), len(seen), config.model_path, figures))
+        found["trained_on"] = {"rows": int(seen.sum()), "without": without}
+    return found
+
+
+def _measure_pairs(
+    config: EvaluateEmbeddingConfig, embedder: TextEmbedder, pairs: Pairs, lengths: Sequence[int]
+) -> Dict[str, Any]:
+    asked, settings = build_retrieval_set(pairs, config.input_file), embedder.settings
+    embedder.num_cut = 0
     vectors = _vectors_of(embedder, asked, "passage")
     asking = _vectors_of(embedder, asked, "query") if embedder.has_roles else None
 

@@ -37,7 +37,7 @@ class KnownPairs:
     """
 
     def __init__(self, files: dict[str, Pairs]):
-        self._pairs = {name: {*_keys(file.left, file.right)} for name, file in files.items()}
+        self._pairs = {name: {*pair_keys(file.left, file.right)} for name, file in files.items()}
         self._texts: set[str] = {text for pairs in self._pairs.values() for pair in pairs for text in pair}
         self.dropped = dict.fromkeys(files, 0)
         self.half_known = 0
@@ -45,7 +45,7 @@ class KnownPairs:
     def unknown(self, left: Sequence[str], right: Sequence[str]) -> np.ndarray:
         """Return which pairs stand in none of the files, in either order, bool [N], and count them."""
         mask = np.ones(len(left), dtype=bool)
-        for row, pair in enumerate(_keys(left, right)):
+        for row, pair in enumerate(pair_keys(left, right)):
             found = next((name for name, pairs in self._pairs.items() if pair in pairs), None)
             if found is not None:
                 mask[row] = False
@@ -68,12 +68,12 @@ class KnownPairs:
 def first_places(left: Sequence[str], right: Sequence[str]) -> list[int]:
     """Return the places, rising, of the pairs that repeat no earlier one, in either order."""
     found: dict[tuple[str, str], int] = {}
-    for place, pair in enumerate(_keys(left, right)):
+    for place, pair in enumerate(pair_keys(left, right)):
         found.setdefault(pair, place)
     return list(found.values())
 
 
-def _keys(left: Sequence[str], right: Sequence[str]) -> Iterable[tuple[str, str]]:
+def pair_keys(left: Sequence[str], right: Sequence[str]) -> Iterable[tuple[str, str]]:
     """Yield the two texts of each pair as they are compared, the smaller one first."""
     for pair in zip(compared_texts(list(left)), compared_texts(list(right))):
         yield (min(pair), max(pair))

@@ -47,6 +47,7 @@ class PairData(NamedTuple):
     train: Optional[EncodedPairs] = None  # those that ``updates`` takes; None for a stream
     baseline: Mapping[str, float] = {}  # the metrics of counting the characters that the dev pairs share
     thresholds: Mapping[str, float] = {}  # of shared characters, see `best_thresholds`; {} for a stream
+    learned: Sequence[np.ndarray] = ()  # the training pairs by `hash_pairs`, on rank 0; () for a stream
 
 
 def open_pair_data(config: TrainConfig, source: ModelSource, world: World) -> PairData:
@@ -100,11 +101,14 @@ def open_pairs(
         rows.collator = collator
     if world.is_first and not isinstance(sources["dev"], TokenizedPairs):
         has_texts = not (config.streaming or isinstance(sources["train"], TokenizedPairs))
+        from ernie_pair.pairs.audit.trained_pairs import hash_pairs  # as the audit before training
+
         labels, dev = source.spec.labels, sources["dev"].read()
-        chosen = (
-            best_thresholds(sources["train"].read(), labels) if has_texts and len(labels.names) == 2 else {}
-        )
-        data = data._replace(baseline=measure_shared_characters(dev, labels, chosen), thresholds=chosen)
+        train = sources["train"].read() if has_texts else None
+        chosen = best_thresholds(train, labels) if train is not None and len(labels.names) == 2 else {}
+        learned = [] if train is None else [hash_pairs(train)]
+        baseline = measure_shared_characters(dev, labels, chosen)
+        data = data._replace(baseline=baseline, thresholds=chosen, learned=learned)
     if data.dev.groups is not None:
         logger.info(
             "a batch has --batch_size queries with all of their candidates, at most %d per query",

@@ -27,8 +27,8 @@ from ernie_pair.models.temperature import (
     Calibration,
     calibration_bytes,
     mean_of_orders,
-    write_calibration,
 )
+from ernie_pair.pairs.audit.trained_pairs import trained_pairs_file
 from ernie_pair.pairs.config.pair_config import PairConfig, TrainConfig
 from ernie_pair.pairs.data.encoded_pairs import Batch, EncodedPairs
 from ernie_pair.pairs.targets.metrics import (
@@ -288,7 +288,8 @@ class PairTask(Task):
         return measure_with(measure, own, config.best_metric, *shared, logits, rows.known_labels)
 
     def more_files(self) -> Iterator[tuple[str, Content]]:
-        """Yield calibration.json with --symmetric average: the model is asked as it learns."""
+        """Yield what was learned, and calibration.json of a model that is asked in both orders."""
+        yield from trained_pairs_file(self.source.vocab_file.parent, *self.data.learned).items()
         if self.config.scored_as != "none":
             yield CALIBRATION, calibration_bytes(Calibration(symmetric=self.config.scored_as))
 
@@ -364,11 +365,12 @@ class PairTask(Task):
         logger.warning("step %d: %s", state.step, describe_single_class(named, len(self.data.dev)))
 
     def save(self, draft: Path) -> None:
-        """Write the model, and how it is asked if that is in both orders."""
+        """Write the model, and what stands beside its weights in a checkpoint."""
         config = self.config
         self.model.write(draft, self.source.vocab_file, config.max_seq_len, config.save_format)
-        if config.scored_as != "none":
-            write_calibration(draft, Calibration(symmetric=config.scored_as))
+        for name, content in self.more_files():
+            assert isinstance(content, bytes)
+            (draft / name).write_bytes(content)
 
     def card(self, kernels: str, step: int, metrics: dict[str, float]) -> ModelCard:
         """Return the card of the model of ``step``; classes, queries or scores give the intervals."""
