@@ -10,7 +10,7 @@ import logging
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Dict, List, Literal, NamedTuple, Sequence, Tuple
+from typing import Dict, List, Literal, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from ernie_pair.pairs.audit.findings import Coded, Links, coded
 from ernie_pair.pairs.audit.new_pairs import NewPair, write_new_pairs
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.data.pair_records import LABEL_MAP_HELP, RowFlags
-from ernie_pair.pairs.data.pair_source import PairSource, check_columns, labels_for, read_all
+from ernie_pair.pairs.data.pair_source import PairSource, check_columns, labels_for, read_all, read_pairs
 from ernie_pair.pairs.data.rejected import log_rejected
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
@@ -219,6 +219,12 @@ class SplitPairsConfig(OverwriteFlag, RowFlags):
     test_file: str = file_option("", help="labelled pairs for measuring it, in place of --test_share")
     label_map: str = data_option("", help=LABEL_MAP_HELP)
     are_scores: bool = data_option(False, help="the labels are scores, not classes")
+    keep: str = data_option(
+        "",
+        help="folder of an earlier prepare pairs of these rows: all of them stay in the file that they are "
+        "in, and new rows join the rows that they share a text with",
+        reads="FOLDER",
+    )
     seed: int = data_option(42, help="decides which rows each file gets", at_least=0)
 
     def __post_init__(self):
@@ -251,6 +257,8 @@ def split_pairs(config: SplitPairsConfig) -> None:
     names, folder = [*split_off, *given], Path(config.output_dir)
     flags = {f"{name}_file": getattr(config, f"{name}_file") for name in ("train", *given)}
     files: Dict[str, Sequence[Path]] = {f: files_of(path) for f, path in flags.items() if files_of(path)}
+    earlier = _files_to_keep(config.keep, split_off)
+    files.update({"keep": earlier} if earlier else {})
     results = Results(
         "prepare pairs",
         [folder / f"{name}.jsonl" for name in names],
@@ -266,7 +274,10 @@ def split_pairs(config: SplitPairsConfig) -> None:
     pairs, *others = read_all([replace(source, labels=labels) for source in sources])
     for name, read in zip(("train", *given), (pairs, *others)):
         log_rejected(read.path, read.bad, len(read), folder / f"{name}.rejected.jsonl")
-    part_of = divide(pairs, {name: shares[name] for name in split_off[1:]}, config.seed)
+    kept = None
+    if earlier:
+        kept = _kept_parts(pairs, [read_pairs(str(path), None) for path in earlier])
+    part_of = divide(pairs, {name: shares[name] for name in split_off[1:]}, config.seed, kept)
     parts = [pairs.rows(np.flatnonzero(part_of == number)) for number in range(len(split_off))]
     with results.published() as drafts:
         for draft, final, part in zip(drafts, results.given, (*parts, *others)):
@@ -274,28 +285,83 @@ def split_pairs(config: SplitPairsConfig) -> None:
             shown = [labels.names[each] for each in values] if labels.has_classes else map(repr, values)
             origins = map(part.where, range(len(part)))
             write_new_pairs(draft, final, map(NewPair, part.left, part.right, shown, origins))
+    if kept is not None:
+        lost = int((part_of < 0).sum())
+        logger.info(
+            "%d of %d rows were in %s and stay where they were; %d new rows would join rows of two files and "
+            "are left out", (kept >= 0).sum(), len(kept), config.keep, lost,
+        )  # fmt: skip
     sizes = ", ".join(f"{n} {counted(len(part), 'pair')}" for n, part in zip(names, (*parts, *others)))
     logger.info("%s: %s", folder, sizes)
 
 
-def divide(pairs: Pairs, shares: Dict[str, float], seed: int) -> np.ndarray:
-    """Return the part of each row, int64 [rows]: 0 to train on, 1, 2, ... of ``shares``; or InputError."""
+def _files_to_keep(folder: str, parts: Sequence[str]) -> List[Path]:
+    """Return the files of an earlier split, in the order of ``parts``. Raises InputError without one."""
+    files = [Path(folder) / f"{part}.jsonl" for part in parts] if folder else []
+    for file in files:
+        if not file.is_file():
+            raise InputError(
+                f"--keep {folder} has no {file.name}; give the folder that prepare pairs made with the same "
+                "files, or leave it out"
+            )
+    return files
+
+
+def _kept_parts(pairs: Pairs, earlier: Sequence[Pairs]) -> np.ndarray:
+    """Return in which of the ``earlier`` files each row is, int64 [rows]; -1: in none of them."""
+    known = {pair: number for number, file in enumerate(earlier) for pair in zip(file.left, file.right)}
+    return np.array([known.get(pair, -1) for pair in zip(pairs.left, pairs.right)], dtype=np.int64)
+
+
+def _between(file: Coded, kept: np.ndarray) -> np.ndarray:
+    """Return which new rows have a text of one part on each side, bool [rows]."""
+    part_of_text, rows = np.full(int(max(file.left.max(), file.right.max())) + 1, -1), kept >= 0
+    for texts in (file.left, file.right):
+        part_of_text[texts[rows]] = kept[rows]
+    left, right = part_of_text[file.left], part_of_text[file.right]
+    return ~rows & (left >= 0) & (right >= 0) & (left != right)
+
+
+def _join_kept(kept: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """Return ``kept`` with new rows, -1, in the part of their group; -2 in a group that joins two parts."""
+    rows, new = np.flatnonzero(kept >= 0), kept == -1
+    least, most = np.full(group.max() + 1, len(kept)), np.full(group.max() + 1, -1)
+    np.minimum.at(least, group[rows], kept[rows])
+    np.maximum.at(most, group[rows], kept[rows])
+    joined = np.where(least == most, most, np.where(most < 0, -1, -2))
+    return np.where(new, joined[group], kept)
+
+
+def divide(
+    pairs: Pairs, shares: Dict[str, float], seed: int, kept: Optional[np.ndarray] = None
+) -> np.ndarray:
+    """Return the part of each row, int64 [rows]: 0 to train on, 1, 2, ... of ``shares``; or InputError.
+
+    ``kept`` int64 [rows]: the part that a row stays in, -1 of new ones; -2 is returned for a new row that
+    would join two parts.
+    """
     file = coded({"train": pairs})["train"]
     group = group_rows(file, "text")
+    if kept is not None:
+        kept = np.where(_between(file, kept), -2, kept)
+        group = Links(file, np.flatnonzero(kept > -2)).group[file.left]
     if np.bincount(group).max() > MAX_GROUP_SHARE * len(pairs):
         logger.info("chains of shared texts join most rows: rows of one first text stay together instead")
         group = np.unique(file.left, return_inverse=True)[1]
     # Of scores the rows are dealt without regard to their labels.
     labels = pairs.known_labels if pairs.known_labels.dtype.kind == "i" else np.zeros(len(pairs), np.int64)
-    part_of, left = np.zeros(len(pairs), np.int64), 1.0
+    part_of, left = np.full(len(pairs), -1) if kept is None else _join_kept(kept, group), 1.0
     for number, (name, share) in enumerate(shares.items(), start=1):
-        rows = np.flatnonzero(part_of == 0)
+        rows = np.flatnonzero(part_of == -1)
+        if kept is not None and not len(rows):
+            break
         _, own_group = np.unique(group[rows], return_inverse=True)
         is_picked = pick_groups(own_group, labels[rows], share / left, seed + number)
-        if not is_picked.any() or is_picked.all():
+        if kept is None and (not is_picked.any() or is_picked.all()):
             raise InputError(
                 f"{pairs.path}: its {counted(len(pairs), 'row')} share their texts in so few groups that "
                 f"none fits into --{name}_share {share}; give pairs of more queries, or a --{name}_file"
             )
         part_of[rows[is_picked]], left = number, left - share
+    part_of[part_of == -1] = 0
     return part_of

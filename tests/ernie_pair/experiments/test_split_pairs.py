@@ -1,6 +1,7 @@
 """Labelled pairs are split by query: no text stands in two files, and no row is lost."""
 
 import json
+import shutil
 
 import pytest
 
@@ -50,6 +51,30 @@ def test_a_seed_draws_the_rows_and_a_rerun_has_nothing_to_do(tmp_path, capsys):
     assert capsys.readouterr().err.count("nothing to do") == 1
     one, two = read(tmp_path / "one"), read(tmp_path / "two")
     assert list(one) == ["dev", "train"] and one["dev"] != two["dev"]
+
+
+def test_rows_of_a_file_that_grows_stay_where_they_are(tmp_path, capsys):
+    rows = write_rows(tmp_path / "all.tsv")
+    shares = {"train_file": str(tmp_path / "all.tsv"), "dev_share": 0.2, "test_share": 0.1}
+    split_pairs(SplitPairsConfig(**shares, output_dir=str(tmp_path / "v1")))
+    before = {name: {row["text_a"] for row in found} for name, found in read(tmp_path / "v1").items()}
+    ask = {name: sorted(queries)[0] for name, queries in before.items()}
+    new = [f"新{query}\t又{query}之{place}\t{query % 2}\n" for query in range(40) for place in range(3)]
+    new += [f"{ask['test']}\t测试的新说法\t1\n", f"{ask['train']}\t{ask['test']}\t0\n"]
+    (tmp_path / "all.tsv").write_text("".join([*new, *reversed(rows)]), encoding="utf-8")
+    kept = {**shares, "keep": str(tmp_path / "v1"), "seed": 7}
+    split_pairs(SplitPairsConfig(**kept, output_dir=str(tmp_path / "v2")))
+    after = read(tmp_path / "v2")
+    for name, queries in before.items():
+        assert queries <= {row["text_a"] for row in after[name]}
+        assert not {row["text_a"] for row in after[name]} & {*ask.values()} - {ask[name]}
+    assert "测试的新说法" in {row["text_b"] for row in after["test"]}
+    assert {name: len(found) for name, found in after.items()} == {"train": 294, "dev": 84, "test": 43}
+    told = "300 of 422 rows were in {} and stay where they were; 1 new rows would join rows of two files"
+    assert told.format(tmp_path / "v1") in capsys.readouterr().err
+    with pytest.raises(InputError, match="keep .* has no test.jsonl; give the folder"):
+        shutil.rmtree(tmp_path / "v2") or (tmp_path / "v1" / "test.jsonl").unlink()
+        split_pairs(SplitPairsConfig(**kept, output_dir=str(tmp_path / "v2")))
 
 
 def test_names_of_classes_and_scores_are_kept(tmp_path):
