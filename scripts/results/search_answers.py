@@ -40,6 +40,7 @@ class AnswersConfig(Options):
     documents: int = data_option(3000, help="the first of them that are used", at_least=30)
     reranker: str = data_option("", help="a classifier of pairs; empty: none", reads="PATH")
     recall_k: int = data_option(50, help="texts that are found and reranked", at_least=10)
+    window_overlap: int = data_option(0, help="tokens that the windows of long texts share; 0: they are cut")
     at_precision: float = data_option(0.9, help="precision to reach", above=0, at_most=1)
     output_dir: str = data_option("output/search_answers", help="folder for what is made", writes="FOLDER")
 
@@ -98,7 +99,8 @@ def measure(config: AnswersConfig) -> None:
     rows = [{"query": text, "id": each} for text, ids in found.asked.items() for each in sorted(ids) or [""]]
     asked.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     model = config.embedding_model
-    make_index(IndexConfig(str(texts), index, model, retrieval="both", overwrite=True))
+    windows = {"window_overlap": config.window_overlap or None}
+    make_index(IndexConfig(str(texts), index, model, retrieval="both", overwrite=True, **windows))
     flags = {"at_precision": config.at_precision, "model_path": config.reranker, "long_query": "cut"}
     flags["recall_k"] = config.recall_k
     measured = evaluate_search(EvaluateSearchConfig(index, model, input_file=str(asked), **flags))
