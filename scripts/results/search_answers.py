@@ -99,8 +99,11 @@ def measure(config: AnswersConfig) -> None:
     rows = [{"query": text, "id": each} for text, ids in found.asked.items() for each in sorted(ids) or [""]]
     asked.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     model = config.embedding_model
-    windows = {"window_overlap": config.window_overlap or None}
-    make_index(IndexConfig(str(texts), index, model, retrieval="both", overwrite=True, **windows))
+    make_index(
+        IndexConfig(
+            str(texts), index, model, retrieval="both", overwrite=True, window_overlap=config.window_overlap
+        )
+    )
     flags = {"at_precision": config.at_precision, "model_path": config.reranker, "long_query": "cut"}
     flags["recall_k"] = config.recall_k
     measured = evaluate_search(EvaluateSearchConfig(index, model, input_file=str(asked), **flags))
