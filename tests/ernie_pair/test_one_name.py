@@ -22,7 +22,8 @@ THINGS = {
     r"^(a )?folder (to create|for)\b|\bgoes? here\b": "output_dir report cache_dir log_dir",
     r"\bfile to (write|keep)\b|^the vocab.txt to write|^the lexicon to write": "output_file robustness_file",
     r"\ba text per line \(": "input_file",
-    r"^labelled pairs[,:]? ": "train_file dev_file test_file input_file calibrate_on tune_on quantize_file",
+    r"^labelled pairs[,:]? ": "train_file dev_file test_file input_file calibrate_on tune_on quantize_file "
+    "general_file",
     r"^replace (an )?existing\b": "overwrite",
     r"^threads of\b": "threads",
     r"^where (to run|the .*runs?)\b": "device",

@@ -28,7 +28,6 @@ from ernie_pair.models.temperature import (
     calibration_bytes,
     mean_of_orders,
 )
-from ernie_pair.pairs.audit.trained_pairs import trained_pairs_file
 from ernie_pair.pairs.config.pair_config import PairConfig, TrainConfig
 from ernie_pair.pairs.data.encoded_pairs import Batch, EncodedPairs
 from ernie_pair.pairs.targets.metrics import (
@@ -289,6 +288,8 @@ class PairTask(Task):
 
     def more_files(self) -> Iterator[tuple[str, Content]]:
         """Yield what was learned, and calibration.json of a model that is asked in both orders."""
+        from ernie_pair.pairs.audit.trained_pairs import trained_pairs_file  # for what is saved alone
+
         yield from trained_pairs_file(self.source.vocab_file.parent, *self.data.learned).items()
         if self.config.scored_as != "none":
             yield CALIBRATION, calibration_bytes(Calibration(symmetric=self.config.scored_as))
