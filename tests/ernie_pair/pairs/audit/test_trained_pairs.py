@@ -64,7 +64,7 @@ def test_an_export_and_an_average_know_them_too(folder, tmp_path):
         assert asked.evaluated(model, folder / "test.tsv")["trained_on"]["rows"] == 22
 
 
-def test_models_are_compared_on_rows_that_none_has_learned_as_well(folder, tmp_path, capfd):
+def test_models_are_compared_on_rows_that_none_has_learned(folder, tmp_path, capfd):
     models = f"old={folder / 'out'} new={folder / 'child'}"
     flags = {"bootstrap": 10, "threads": 1, "int8": "none"}
     compare_models(CompareModelsConfig(models, str(folder / "test.tsv"), str(tmp_path / "table"), **flags))
