@@ -200,7 +200,8 @@ def here(template, tmp_path):
 
 @pytest.fixture(scope="module")
 def environment():
-    return {**activated_environment(), "OMP_NUM_THREADS": "1", "ANSWERS": ANSWERS}
+    own = {"OMP_NUM_THREADS": "1", "ANSWERS": ANSWERS, "RAY_ADDRESS": "local"}  # not a Ray that runs here
+    return {**activated_environment(), **own}
 
 
 def changed(command):
