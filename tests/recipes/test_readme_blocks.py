@@ -271,7 +271,7 @@ def elsewhere(text):
     return names
 
 
-OF_OTHERS = "hand over"  # tests/peer/test_hand_over.py and tests/recipes/test_hand_over.py run these
+OF_OTHERS = "hand over"  # tests/peer/test_hand_over.py and tests/recipes/test_clusters.py run these
 SHELL = [block for block in blocks_to_run() if block.language == "sh" and not elsewhere(block.mark)]
 OWN = [block for block in blocks_to_run() if not block.mark.startswith(OF_OTHERS)]
 PYTHON = [block for block in OWN if block.language == "python" and not elsewhere(block.text)]
