@@ -12,7 +12,8 @@ from tiny_embedding import write_files
 from tiny_search import write_exports
 
 SRUN = """#!/bin/sh
-"$@" >step.log 2>&1 &
+: >step.log
+"$@" >>step.log 2>&1 &
 until grep -q 'train step' step.log; do kill -0 $! || break; sleep 0.1; done
 kill -TERM $!
 wait $!
