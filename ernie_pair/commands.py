@@ -229,6 +229,10 @@ COMMANDS = {
         "deployment", "Serve an exported classifier over HTTP, with a page to try it",
         "ernie_pair.service.serve", "ServeConfig", python="serve", also="deploy server simple-serving api"
     ),
+    "drift": Command(
+        "deployment", "Compare the log of a service with what its model was tested on",
+        "ernie_pair.service.drift", "DriftConfig", also="monitor"
+    ),
     "config": Command(
         "several processes", "Write a file for launch by answering a few questions",
         "ernie_pair.launch.wizard:write_launch_file", "QuestionsConfig"
