@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # imported when a name is asked for, since most of it loads P
     from data_tools.build_vocab import VocabConfig
     from data_tools.make_sample import SampleConfig
     from data_tools.prepare import PrepareConfig
+    from ernie_pair.api import load
     from ernie_pair.checkpoint.run_config import load_config
     from ernie_pair.checks.pipeline_inputs import PipelineConfig
     from ernie_pair.core.errors import (
@@ -43,7 +44,6 @@ if TYPE_CHECKING:  # imported when a name is asked for, since most of it loads P
     from ernie_pair.embeddings.train.embedding_config import EmbeddingConfig, TrainEmbeddingConfig
     from ernie_pair.embeddings.train.embedding_trainer import EmbeddingTrainer
     from ernie_pair.evaluation.robustness_table import measure_robustness
-    from ernie_pair.evaluation.scorer import load
     from ernie_pair.experiments.config import CrossValidateConfig, SearchParamsConfig
     from ernie_pair.experiments.cross_validate import CrossValidation
     from ernie_pair.experiments.split_pairs import SplitPairsConfig
@@ -149,4 +149,4 @@ def __getattr__(name: str):
 
 
 def __dir__():
-    return sorted({*globals(), *_offered(), *python_names()})
+    return sorted({*__all__, *python_names()})

@@ -12,10 +12,10 @@ process. Outside the main thread, signals are left to the caller.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Type, Union
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Set, Type, Union
 
 from ernie_pair.core.cli.options import DASH, Options
-from ernie_pair.core.cli.python_call import NOWHERE, takes_options
+from ernie_pair.core.cli.python_call import NOWHERE, checks_names, takes_options
 from ernie_pair.core.errors import InputError
 from ernie_pair.embeddings.embed_config import EmbedConfig
 from ernie_pair.pairs.config.ask_config import PredictConfig
@@ -26,11 +26,88 @@ from ernie_pair.retrieval.search_texts import TYPED, SearchConfig
 if TYPE_CHECKING:  # what loads Paddle, or is only returned
     import numpy as np
 
+    from ernie_pair.inference.embedder import TextEmbedder
+    from ernie_pair.inference.predictor import PairScorer
     from ernie_pair.pairs.train.trainer import PairDataset
     from ernie_pair.pretraining.pretrain import PretrainResult
-    from ernie_pair.retrieval.searcher import Hit
+    from ernie_pair.retrieval.searcher import Hit, PairSearcher
     from ernie_pair.training.callbacks import PairCallback
     from ernie_pair.training.task import TrainResult
+
+
+# The options of `load` that not every kind of folder takes, as they are when left out; and of which they are.
+LEFT_OUT: Dict[str, Any] = {
+    "threshold": None,
+    "symmetric": "auto",
+    "window_overlap": 0,
+    "embedding_model": "",
+    "reranker": "",
+}
+OF_KIND: Dict[str, Set[str]] = {
+    "a model of pairs": {"threshold", "symmetric", "window_overlap"},
+    "an embedding model": set(),
+    "an index": {"threshold", "window_overlap", "embedding_model", "reranker"},
+}
+
+
+@checks_names
+def load(
+    folder: Union[str, Path],
+    device: str = "cpu",
+    threads: int = 0,
+    *,
+    threshold: Optional[float] = None,
+    symmetric: str = "auto",
+    batch_tokens: int = 0,
+    window_overlap: int = 0,
+    embedding_model: Union[str, Path] = "",
+    reranker: Union[str, Path] = "",
+) -> "Union[PairScorer, TextEmbedder, PairSearcher]":
+    """Open a folder, trained, exported or published, for many calls: of pairs, of vectors, or an index.
+
+        from ernie_pair import load
+
+        model = load("output/pair/best")
+        found = model.predict([("怎么开户", "如何开户"), ("今天下雨", "怎么开户")])
+        print(found.labels, found.probabilities, found.scores)
+
+    A run stands for its best model. A model of pairs has ``predict``, ``score``, ``rank`` and ``explain``, an
+    embedding model ``embed`` and ``rank``, an index ``search``, each of them ``evaluate``; what a folder
+    cannot do raises InputError, which names the folder that can. ``device``: cpu or gpu. ``threads``: of one
+    forward pass on a CPU, 0: those of this process. ``threshold``: with two classes, the probability at or
+    above which a pair is of class 1, of an index the least score of a hit, None: as the folder says.
+    ``symmetric``: average scores (a, b) and (b, a), none only (a, b), auto as the folder says.
+    ``batch_tokens``: most tokens in one forward pass, 0: what suits the device. ``window_overlap``: second
+    texts longer than the model reads are scored in windows that share so many tokens, and the best counts, 0:
+    they are cut; see `PairScorer.use_windows`. ``embedding_model`` and ``reranker``: of an index, see
+    `PairSearcher`. For another backend or precision of an exported model see `PairPredictor`, for further
+    options of vectors `open_embedder`. Raises an ErniePairError.
+    """
+    from ernie_pair.core.files.hub import local_model
+    from ernie_pair.embeddings.open_embedder import open_embedder
+    from ernie_pair.evaluation import scorer
+    from ernie_pair.inference.embedder import EmbedderOptions
+    from ernie_pair.models.model_folder import EXPORTED, kind_of_folder
+    from ernie_pair.retrieval.index_folder import INDEX_MANIFEST
+    from ernie_pair.retrieval.searcher import PairSearcher
+
+    path = Path(local_model(str(Path(folder).expanduser())))
+    given = dict(zip(LEFT_OUT, (threshold, symmetric, window_overlap, embedding_model, reranker)))
+    kind = "a model of pairs"
+    if (path / INDEX_MANIFEST).is_file():
+        kind = "an index"
+    elif not (path / EXPORTED).is_file() and kind_of_folder(str(path)) == "embedding":
+        kind = "an embedding model"
+    asked: Dict[str, Any] = {name: value for name, value in given.items() if value != LEFT_OUT[name]}
+    idle = [name for name in asked if name not in OF_KIND[kind]]
+    if idle:
+        raise InputError(f"--{idle[0]} is not for {kind}, which {folder} is; leave it out")
+    if kind == "an embedding model":
+        return open_embedder(path, device, EmbedderOptions(threads=threads, batch_tokens=batch_tokens))
+    asked.update(device=device, threads=threads, batch_tokens=batch_tokens)
+    if kind == "an index":
+        return PairSearcher(path, asked.pop("embedding_model", ""), **asked)
+    return scorer.load(path, **asked)
 
 
 @takes_options(PretrainConfig)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Sequence, Union
 import numpy as np
 
 from ernie_pair.core.cli.options import check_unset
+from ernie_pair.core.cli.python_call import checks_names
 from ernie_pair.core.errors import InputError, counted
 from ernie_pair.core.files.hub import local_model
 from ernie_pair.inference.embedder import EmbedderOptions, TextEmbedder, open_exported_embedder
@@ -32,6 +33,7 @@ PROBED = 64  # texts
 logger = logging.getLogger(__name__)
 
 
+@checks_names
 def open_embedder(
     folder: Union[str, Path],
     device: str = "cpu",

@@ -37,22 +37,7 @@ def load(
     batch_tokens: int = 0,
     window_overlap: int = 0,
 ) -> PairScorer:
-    """Open the pair model in ``folder``, trained (of a run, its best) or exported, for many predictions.
-
-        from ernie_pair import load
-
-        found = load("output/pair/best").predict([("怎么开户", "如何开户"), ("今天下雨", "怎么开户")])
-        print(found.labels, found.probabilities, found.scores)
-
-    A classifier, a ranker and a model for regression give the same `Prediction`. ``device``: cpu or gpu.
-    ``threads``: of one forward pass on a CPU, 0: those of this process. ``threshold``: with two classes, the
-    probability at or above which a pair is of class 1, None: as the folder says. ``symmetric``: average
-    scores (a, b) and (b, a), none only (a, b), auto as the folder says. ``batch_tokens``: most tokens in one
-    forward pass, 0: what suits the device. ``window_overlap``: second texts longer than the model reads are
-    scored in windows that share so many tokens, and the best counts, 0: they are cut; see
-    `PairScorer.use_windows`. For another backend or precision of an exported model see `PairPredictor`, for
-    vectors of texts `open_embedder`. Raises an ErniePairError.
-    """
+    """Open the pair model in ``folder``, trained (of a run, its best) or exported; see `ernie_pair.load`."""
     folder = local_model(str(Path(folder).expanduser()))
     if (Path(folder) / EXPORT_MANIFEST).is_file():
         scorer: PairScorer = PairPredictor(folder, threads=threads, device=device, batch_tokens=batch_tokens)

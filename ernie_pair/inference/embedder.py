@@ -16,7 +16,9 @@ from ernie_pair.core.cli.options import check_whole_numbers
 from ernie_pair.core.errors import CheckpointError, InputError, NumbersError
 from ernie_pair.inference.backends import OnnxBackend
 from ernie_pair.inference.exported_model import GPU, INT8_FILES, ExportedModel
+from ernie_pair.inference.opened import OpenedFolder
 from ernie_pair.inference.ray_flags import PickledByFolder
+from ernie_pair.inference.scores import Ranked, rank_texts
 from ernie_pair.inference.token_rows import (
     BatchRules,
     EncodedPairs,
@@ -86,7 +88,7 @@ class EmbeddingModel(NamedTuple):
     rules: BatchRules = BatchRules()
 
 
-class TextEmbedder(PickledByFolder):
+class TextEmbedder(PickledByFolder, OpenedFolder):
     """Compute vectors with an embedding model, which is loaded once. Not thread-safe; picklable.
 
     ``dim``: length of the vectors, one of the lengths that the model was trained for; 0: full length. Texts
@@ -94,12 +96,15 @@ class TextEmbedder(PickledByFolder):
     before a text; None: the default prompt of the model, if it has one.
     """
 
+    kind = "an embedding model"
+
     def __init__(
         self, model: EmbeddingModel, dim: int = 0, batch_size: int = BATCH_SIZE, prompt: Optional[str] = None
     ):
         check_whole_numbers(0, dim=dim)
         check_whole_numbers(1, batch_size=batch_size)
         self.model, self.batch_size, self.num_cut = model, batch_size, 0
+        self.measured = {"model_path": model.name}
         self.settings, self.backend = model.settings, model.backend
         self.dim = model.settings.chosen_dim(dim, model.name)
         self.prompt = self.settings.prompt_named("", model.name) if prompt is None else prompt
@@ -190,6 +195,18 @@ class TextEmbedder(PickledByFolder):
             )
         return windows_of(
             text, tokenizer, lambda part: self.num_tokens(part, "passage") - beside, room, overlap
+        )
+
+    def rank(self, query: str, candidates: Iterable[str], top_k: int = 10) -> List[Ranked]:
+        """Return the ``top_k`` candidates nearest to ``query``, best first, by the similarity of vectors.
+
+        Raises InputError as `rank_texts`, and for a model whose vectors are not compared.
+        """
+        (own,) = self.comparable(self.embed_queries([query]))
+        return rank_texts(
+            lambda texts: (self.comparable(self.embed_passages(texts)) @ own, [None] * len(texts)),
+            candidates,
+            top_k,
         )
 
     @property

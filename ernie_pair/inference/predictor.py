@@ -22,12 +22,14 @@ import numpy as np
 
 from data_tools.text.folder_tokenizer import FAST_TOKENIZER, AnyTokenizer
 from ernie_pair.core.cli.options import check_whole_numbers
+from ernie_pair.core.cli.python_call import checks_names
 from ernie_pair.core.errors import CheckpointError, InputError, NumbersError
 from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.core.progress import CountProgress
 from ernie_pair.inference import scores
 from ernie_pair.inference.backends import OnnxBackend, open_backend
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST, read_exported
+from ernie_pair.inference.opened import OpenedFolder
 from ernie_pair.inference.ray_flags import PickledByFolder
 from ernie_pair.inference.token_rows import (
     BatchRules,
@@ -55,7 +57,7 @@ TextPair = Tuple[str, str]
 Advance = Callable[[int], None]  # called with the rows of each batch
 
 
-class PairScorer(PickledByFolder):
+class PairScorer(PickledByFolder, OpenedFolder):
     """A pair model from any folder, loaded once: logits, decisions, scores. Not thread-safe; picklable.
 
     A subclass opens its folder, sets ``where`` (its name in errors), ``labels`` and ``calibration`` (how its
@@ -73,7 +75,9 @@ class PairScorer(PickledByFolder):
     learned_nothing = ""  # why it is no better than without training
     window_overlap = room = 0  # of both texts of a pair, in tokens, see `use_windows`
     world, window = World(), WINDOW
-    kept = ("calibration",)
+    kept, kind = ("calibration", "decided"), "a model of pairs"
+    device = "cpu"
+    decided: Dict[str, Any] = {}  # what `decide_by` was asked for
     process_group: Any = None  # of a ``world`` of several
 
     def logits_of_texts(
@@ -135,6 +139,12 @@ class PairScorer(PickledByFolder):
         self.calibration = scores.chosen_calibration(
             self.calibration, threshold, symmetric, len(self.class_names), self.where
         )
+        self.decided = {"symmetric": symmetric, **({} if threshold is None else {"threshold": threshold})}
+
+    @property
+    def measured(self) -> Dict[str, Any]:  # type: ignore[override]
+        """Return the options by which `evaluate` measures what it answers."""
+        return {"model_path": self.where, "device": self.device, **self.decided}
 
     @property
     def ranked_by(self) -> str:
@@ -248,6 +258,7 @@ class PairScorer(PickledByFolder):
         parts = [self.predict(each) for each in ([given, more] if more else [given])]
         return cut.best(parts)
 
+    @checks_names
     def rank(self, query: str, candidates: Iterable[str], top_k: int = 10) -> List[scores.Ranked]:
         """Return the ``top_k`` candidates that match ``query`` best, best first: (place, text, score).
 
@@ -308,6 +319,7 @@ class PairPredictor(PairScorer):
     the device. Raises an ErniePairError if the folder cannot be used with these.
     """
 
+    @checks_names
     def __init__(
         self,
         folder: Union[str, Path],

@@ -12,11 +12,13 @@ import numpy as np
 
 from data_tools.text.text_files import is_blank
 from ernie_pair.core.cli.options import check_whole_numbers, checked
+from ernie_pair.core.cli.python_call import checks_names
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.core.files.json_file import shown
 from ernie_pair.embeddings.open_embedder import open_embedder
 from ernie_pair.evaluation.scorer import load
 from ernie_pair.inference.embedder import EmbedderOptions, TextEmbedder, check_vectors
+from ernie_pair.inference.opened import OpenedFolder
 from ernie_pair.inference.scores import COSINE, PRODUCT, ScoreUnit, Window, best_places
 from ernie_pair.inference.word_index import WordIndex
 from ernie_pair.retrieval.index import VectorIndex
@@ -263,7 +265,7 @@ class TextRecall:
         return ""
 
 
-class PairSearcher:
+class PairSearcher(OpenedFolder):
     """Search an index with its two models, which are opened once. Not thread-safe.
 
     >>> from ernie_pair import PairSearcher
@@ -284,6 +286,9 @@ class PairSearcher:
     made. Raises an ErniePairError if these cannot be used together.
     """
 
+    kind = "an index"
+
+    @checks_names
     def __init__(
         self,
         index: Union[str, Path],
@@ -301,6 +306,12 @@ class PairSearcher:
     ):
         check_whole_numbers(1, recall_k=recall_k)
         check_whole_numbers(0, threads=threads, breadth=breadth)
+        paths = {"index": index, "embedding_model": model_path, "model_path": reranker or ""}
+        self.measured = {
+            **{name: str(path) for name, path in paths.items()},
+            "recall_k": recall_k,
+            "device": device,
+        }
         checked(threshold, Optional[float], "--threshold")
         folder = open_index_folder(Path(index).expanduser())
         folder.check_breadth(breadth)
@@ -319,6 +330,7 @@ class PairSearcher:
         self.threshold, self.cuts = threshold, cuts
         (self.texts.unit if self._scorer is None else self._scorer.unit).check_inside(threshold)
 
+    @checks_names
     def search(self, query: str, top_k: int = 10, where: Mapping[str, str] = EMPTY) -> List[Hit]:
         """Return the ``top_k`` texts that match ``query`` best, best first: see `Hit`.
 

@@ -1,7 +1,7 @@
 """A command as a function of Python: its configuration or its options by name, values instead of lines."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, fields
 from functools import wraps
@@ -23,6 +23,7 @@ DOCS = """\
 ``config``: {}, whose help explains the options; or give these by name. Prints nothing unless
 verbose=True. Raises an ErniePairError for whatever the user can fix."""
 Value = TypeVar("Value")
+Function = TypeVar("Function", bound=Callable[..., Any])
 # Returns the class of the configuration that options by name are for, and may fill in some of them.
 Choose = Callable[[dict[str, Any]], type[Options]]
 
@@ -84,11 +85,7 @@ def _configuration(
         if given:
             raise InputError(f"{taken} or options by name, not both; put {next(iter(given))} into the first")
         return config
-    known = {item.name for one in classes for item in fields(one)}
-    unknown = [option for option in given if option not in known]
-    if unknown:
-        hint = suggest_flags(unknown, known).replace("--help lists the flags", f"help({name}) lists them")
-        raise InputError(f"{name} has no option {unknown[0]}; {hint}")
+    _check_names(name, given, {item.name for one in classes for item in fields(one)})
     chosen = choose(given)
     idle = sorted(set(given) - {item.name for item in fields(chosen)})
     if idle:
@@ -96,6 +93,27 @@ def _configuration(
             f"{name}: {idle[0]} is not an option of {chosen.__name__}, which this is; leave it out"
         )
     return chosen(**given)
+
+
+def _check_names(function: str, given: dict[str, Any], known: Collection[str]) -> None:
+    """Raise InputError for an option that a function does not have, with the one that is meant."""
+    unknown = [option for option in given if option not in known]
+    if unknown:
+        hint = suggest_flags(unknown, known).replace("--help lists the flags", f"help({function}) lists them")
+        raise InputError(f"{function} has no option {unknown[0]}; {hint}")
+
+
+def checks_names(function: Function) -> Function:
+    """Let a function, or the __init__ of a class, refuse a name that it does not have with the near one."""
+    known = [item.name for item in signature(function).parameters.values()]
+    name = function.__qualname__.removesuffix(".__init__")
+
+    @wraps(function)
+    def call(*given: Any, **named: Any) -> Any:
+        _check_names(name, named, known)
+        return function(*given, **named)
+
+    return call  # type: ignore[return-value]  # of the same arguments
 
 
 @contextmanager
