@@ -132,6 +132,14 @@ class SharedFlags(AmpFlags, KernelFlags, DeviceFlag):
         affects="start",
         usual=True,
     )
+    max_minutes: float = checkpoints_option(
+        0,
+        help="after so many minutes stop behind the current step, saved, with exit code 143, as on SIGTERM; "
+        "0: go on to the end",
+        unit="minutes",
+        at_least=0,
+        affects="start",
+    )
     allow_change: str = checkpoints_option(
         "",
         help="flags that may differ from the run of the checkpoint, for example weight_decay,seed",

@@ -207,7 +207,7 @@ class Trainer:
             if state.step >= schedule.max_steps:
                 logger.info("already at step %d of %d: nothing to do", state.step, schedule.max_steps)
             else:
-                self.stop.finish_the_step()
+                self.stop.finish_the_step(flags.max_minutes)
                 updates = self.updates(state.consumed_samples)
                 if self.pin_batches is None:
                     self.train_steps(updates)

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, NoReturn, Optional, TypeVar
 
@@ -46,6 +47,7 @@ class StopSignals:
         self._total = 0
         self._patient = False
         self._before: Dict[signal.Signals, Any] = {}  # what signal.getsignal returns
+        self._began, self._clock = time.monotonic(), threading.Timer(0, self._end_of_time)
 
     def __enter__(self) -> "StopSignals":
         self._before = {number: signal.getsignal(number) for number in SIGNAL_WEIGHTS}
@@ -55,6 +57,7 @@ class StopSignals:
         return self
 
     def __exit__(self, kind, *reason) -> None:
+        self._clock.cancel()
         is_leaving = kind is Stopped and not (self._goes_on or is_called_from_python())
         for number, handler in () if self._is_deaf else self._before.items():
             # A signal that comes again must not spoil the exit code of a process that is leaving.
@@ -77,10 +80,22 @@ class StopSignals:
             # receive that a signal interrupts for a lost connection, and launchers send several signals.
             signal.siginterrupt(number, not self._patient)
 
-    def finish_the_step(self) -> None:
-        """Note signals from here on instead of stopping at once: there is something to save."""
+    def finish_the_step(self, max_minutes: float = 0) -> None:
+        """Note signals from here on instead of stopping at once: there is something to save.
+
+        So many minutes after this context was entered count as SIGTERM; 0: none do.
+        """
         self._patient = True
         self.listen()
+        if max_minutes:
+            left = 60 * max_minutes - (time.monotonic() - self._began)
+            self._clock = threading.Timer(max(left, 0), self._end_of_time)
+            self._clock.daemon = True
+            self._clock.start()
+
+    def _end_of_time(self) -> None:
+        logger.info("--max_minutes are over")
+        self._seen = self._seen or signal.SIGTERM
 
     def local(self) -> int:
         """Return what this rank has heard, a number to be summed up over the ranks; 0: nothing."""

@@ -15,7 +15,7 @@ from tiny_pair import toy_rows, train_config, write_model, write_pairs, write_ro
 from visualdl import LogReader
 
 from ernie_pair.core.cli.cli import exit_code_of
-from ernie_pair.core.errors import CheckpointError, InputError
+from ernie_pair.core.errors import CheckpointError, InputError, Stopped
 from ernie_pair.deployment.export_pair import ExportConfig, export_pair
 from ernie_pair.inference.exported_model import read_exported
 from ernie_pair.models.model_card import learned_nothing_in
@@ -110,6 +110,18 @@ def test_a_killed_run_resumes_bit_identically(tmp_path, short, killed_at, loggin
 def idle(config):
     """No evaluation is better than that of step 0, so that the run ends at the third."""
     return replace(config, learning_rate=1e-12, eval_freq=2, early_stopping_patience=2)
+
+
+def test_a_run_whose_time_is_over_is_saved_and_resumes(tmp_path, capfd):
+    whole = train_config(tmp_path, max_steps=6)
+    train_pair(whole)
+    short = replace(whole, output_dir=str(tmp_path / "short"), max_minutes=1e-6)
+    with pytest.raises(Stopped, match="stopped by SIGTERM after step 1, saved; run the same command") as stop:
+        train_pair(short)
+    assert stop.value.exit_code == 143 and "max_minutes are over" in capfd.readouterr().err
+    train_pair(replace(short, max_minutes=9))
+    name = "checkpoints/step_00000006/model.safetensors"
+    assert (tmp_path / "short" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
 
 
 def test_a_run_without_improvement_is_saved_and_stops_early(tmp_path, idle, capfd):
