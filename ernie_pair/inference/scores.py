@@ -81,9 +81,7 @@ class Prediction:
     labels: Optional[List[str]]  # the names of the classes, [N]
     probabilities: Optional[np.ndarray]  # float64 [N, C], calibrated if the model is
     scores: Optional[np.ndarray]  # float64 [N]
-    reading: Optional[Reading] = field(
-        default=None, kw_only=True
-    )  # how the texts were read, of an exported model
+    reading: Optional[Reading] = field(default=None, kw_only=True)  # of the texts, by an exported model
 
     @property
     def rows(self) -> np.ndarray:

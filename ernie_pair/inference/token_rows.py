@@ -110,9 +110,7 @@ class EncodedPairs:
     ):
         self.ids, self.starts, self.heads, self.labels, self.pad_id = ids, starts, heads, labels, pad_id
         self.lengths, self.num_cut, self.bad, self.separators = np.diff(starts), num_cut, bad, separators
-        self.cut: Optional[np.ndarray] = (
-            None  # bool [rows]: which were truncated, where `encode_texts` made them
-        )
+        self.cut: Optional[np.ndarray] = None  # bool [rows]: which `encode_texts` has truncated
         self.orders: Optional[EncodedPairs] = None  # the pairs in both orders, if both are scored
         self.teacher_logits: Optional[np.ndarray] = None  # float32 [rows, C], for distillation
         self.groups: Optional[np.ndarray] = None

@@ -60,17 +60,14 @@ def write_groups(
         for text, group in kept.items():
             for row in [(text, *group)] if row_format == QUERY else _rows_of(text, group, count):
                 write(row)
+    matches = sum(len(group.matches) for group in kept.values())
     over = sum(max(0, len(group.negatives) - count) for group in kept.values())
     logger.info(
         "%s, with %s; left out: %d texts with a match and no negative, %d negatives of texts without one, "
         "%d less hard negatives above --per_text %d",
-        counted(len(kept), "text"),
-        counted(sum(len(group.matches) for group in kept.values()), "match", "matches"),
-        len(groups) - len(kept),
-        unused,
-        over if row_format == ANCHOR else 0,
-        count,
-    )
+        counted(len(kept), "text"), counted(matches, "match", "matches"), len(groups) - len(kept), unused,
+        over if row_format == ANCHOR else 0, count,
+    )  # fmt: skip
 
 
 def _rows_of(text: str, group: TextGroup, count: int) -> Iterator[Tuple[str, ...]]:

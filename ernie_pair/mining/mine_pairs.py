@@ -452,11 +452,8 @@ def _log_doubt(graph: TextGraph, compare: Compare, config: MineConfig) -> None:
             "of the %d labelled pairs with a similarity from %g to %g, %.1f %% have the same meaning, so "
             "about as many of the new near pairs may be mislabelled; read some rows with the origin near, or "
             "lower --max_similarity",
-            inside.sum(),
-            config.min_similarity,
-            config.max_similarity,
-            100 * share,
-        )
+            inside.sum(), config.min_similarity, config.max_similarity, 100 * share,
+        )  # fmt: skip
 
 
 def _open_comparison(graph: TextGraph, kept: KeptBlocks, config: MineConfig) -> Compare:

@@ -13,7 +13,7 @@ What rides along with the texts of the index follows.
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Literal, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, Literal, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -49,15 +49,8 @@ from ernie_pair.runtime.cpu import cpu_threads
 from ernie_pair.runtime.processes.console import start_console
 from ernie_pair.runtime.processes.world import World
 
-COLUMNS = {
-    "group": int,
-    "id": str,
-    "text": str,
-    "nearest_id": str,
-    "nearest_text": str,
-    "score": float,
-    "keep": str,
-}
+COLUMNS = {"group": int, "id": str, "text": str, "nearest_id": str, "nearest_text": str, "score": float}
+COLUMNS["keep"] = str
 BLOCK = 512  # texts whose nearest are looked for at a time
 DIGITS = 6
 
@@ -107,13 +100,8 @@ def audit_duplicates(config: AuditDuplicatesConfig) -> None:
         "model_path": list_model_files(config.model_path),
         "index": files_of(str(Path(config.index) / INDEX_MANIFEST)),
     }
-    results = Results(
-        "audit duplicates",
-        [config.output_file],
-        inputs,
-        settings_of(config, *inputs, "output_file"),
-        config.overwrite,
-    )
+    settings = settings_of(config, *inputs, "output_file")
+    results = Results("audit duplicates", [config.output_file], inputs, settings, config.overwrite)
     if results.are_done():
         return
     folder = open_index_folder(Path(config.index))
@@ -122,25 +110,16 @@ def audit_duplicates(config: AuditDuplicatesConfig) -> None:
         raise InputError(
             f"--model_path is empty, and {config.index} does not say which texts are the same: give {lacks}"
         )
-    scorer = (
-        load(config.model_path, config.device, config.threads, batch_tokens=config.batch_tokens)
-        if config.model_path
-        else None
-    )
+    scorer = None
+    if config.model_path:
+        scorer = load(config.model_path, config.device, config.threads, batch_tokens=config.batch_tokens)
     threshold = _threshold_of(config, folder, scorer)
-    groups = group_pairs(
-        [pair for pair in _scored(config, folder, scorer) if pair.score >= threshold], len(folder.texts)
-    )
-    rows = sum(map(len, groups))
+    pairs = [pair for pair in _scored(config, folder, scorer) if pair.score >= threshold]
+    groups = group_pairs(pairs, len(folder.texts))
+    found = counted(sum(map(len, groups)), "text"), counted(len(groups), "group"), len(folder.texts)
     with results.published() as (draft,):
         _write(draft, results.given[0], folder, groups)
-    logger.info(
-        "%s in %s, of %d: %s",
-        counted(rows, "text"),
-        counted(len(groups), "group"),
-        len(folder.texts),
-        config.output_file,
-    )
+    logger.info("%s in %s, of %d: %s", *found, config.output_file)
 
 
 def _threshold_of(config: AuditDuplicatesConfig, folder: IndexFolder, scorer: Optional[PairScorer]) -> float:
@@ -229,12 +208,6 @@ def _write(draft: Path, final: Path, folder: IndexFolder, groups: List[List[Tupl
         for number, group in enumerate(groups, start=1):
             for place, pair in group:
                 near = pair.right if pair.left == place else pair.left
-                cells: List[Any] = [
-                    number,
-                    folder.ids[place],
-                    folder.texts[place],
-                    folder.ids[near],
-                    folder.texts[near],
-                ]
-                payload = folder.payload_of(place)
-                write([*cells, round(pair.score, DIGITS), "", *map(payload.get, columns)])
+                named_texts = [table[n] for n in (place, near) for table in (folder.ids, folder.texts)]
+                more = map(folder.payload_of(place).get, columns)
+                write([number, *named_texts, round(pair.score, DIGITS), "", *more])

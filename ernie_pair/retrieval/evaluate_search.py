@@ -154,16 +154,10 @@ def _save(config: EvaluateSearchConfig, measured: Dict[str, Any]) -> None:
         keys.append((name.removesuffix(RERANKED), measured["reranker"] if name.endswith(RERANKED) else ""))
         if found.pop("reached"):
             del found["coverage_at"]
+            found.update(interval=tuple(found["interval"]), recall_k=config.recall_k)
+            found.update(questions=measured["questions"], texts=measured["texts"])
             found["fingerprint"] = "" if name.partition(RERANKED)[0] == BM25 else measured["fingerprint"]
-            kept.append(
-                Answering(
-                    *keys[-1],
-                    **{**found, "interval": tuple(found["interval"])},
-                    questions=measured["questions"],
-                    texts=measured["texts"],
-                    recall_k=config.recall_k,
-                )
-            )
+            kept.append(Answering(*keys[-1], **found))
     if sha256_of_file(Path(config.index, INDEX_MANIFEST)) != measured["index_sha256"]:
         raise InputError(
             f"--save_threshold true: {config.index} was changed since it was measured, and nothing was "
@@ -298,17 +292,11 @@ def _threshold_of(stage: Stage, asked: float) -> Dict[str, Any]:
         str(each): float(np.mean(scores >= chosen[each]["threshold"])) * bool(chosen[each]["reached"])
         for each in PRECISIONS
     }
-    return {
-        **found,
-        "reached": chosen[asked]["reached"],
-        "threshold": threshold,
-        "precision": float(right[answered].mean()),
-        "interval": precision_interval(int(right[answered].sum()), int(answered.sum())),
-        "coverage": float(answered.mean()),
-        "slope": slope,
-        "intercept": intercept,
-        "coverage_at": coverage,
-    }
+    found.update(reached=chosen[asked]["reached"], threshold=threshold)
+    found.update(precision=float(right[answered].mean()))
+    found.update(interval=precision_interval(int(right[answered].sum()), int(answered.sum())))
+    found.update(coverage=float(answered.mean()), slope=slope, intercept=intercept, coverage_at=coverage)
+    return found
 
 
 def _describe(stage: Stage, first: np.ndarray, questions: Sequence[Question]) -> Dict[str, Any]:

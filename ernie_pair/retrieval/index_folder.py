@@ -21,23 +21,12 @@ rows of vectors and BM25 are "windows" of the texts, which windows.npy names; ot
 import json
 import math
 from array import array
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import (
-    Any,
-    Collection,
-    Dict,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-    Union,
-)
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 
@@ -463,18 +452,14 @@ def _open_state(folder: Path) -> IndexFolder:
     found = read_json_object(path, CURE, CheckpointError)
     if found.get("format") != INDEX_FORMAT:
         raise CheckpointError(f"{path}: format {found.get('format')!r}, not {INDEX_FORMAT}; {CURE}")
-    files, retrieval = found.get("files"), found.get("retrieval")
-    wanted = FILES_OF.get(retrieval, ()) if isinstance(retrieval, str) else ()
-    payload = found.get("payload", [])
-    wanted = (*wanted, *(table_files(PAYLOAD) if payload else ()))
-    wanted = (*wanted, *([WINDOWS_FILE] if "windows" in found else ()))
+    files, retrieval, payload = found.get("files"), found.get("retrieval"), found.get("payload", [])
     is_sound = {
         "payload": isinstance(payload, list) and is_texts(payload),
         "answer": "answer" not in found or isinstance(payload, list) and found["answer"] in payload,
         "texts": is_whole_number(found.get("texts"), 1, MAX_TEXTS),
         "lines_left_out": is_whole_number(found.get("lines_left_out", 0), 0, MAX_TEXTS),
         "retrieval": retrieval in RETRIEVALS,
-        "files": isinstance(files, dict) and set(files) == set(wanted) and is_texts(list(files.values())),
+        "files": isinstance(files, dict) and is_texts(list(files.values())),
     }
     if retrieval != BM25:
         is_sound.update({
@@ -490,12 +475,11 @@ def _open_state(folder: Path) -> IndexFolder:
             "windows": is_whole_number(found.get("windows", 0), 0, MAX_TEXTS)
             and ("windows" in found) == ("window_overlap" in found),
         })  # fmt: skip
-    for key, sound in is_sound.items():
-        if not sound:
-            raise CheckpointError(f"{path}: wrong or missing: {key}; {CURE}")
+    _check_sound(path, is_sound)
     checked = OF_BM25 if retrieval == BM25 else IndexManifest.__dataclass_fields__
     said = {name: found[name] for name in checked if name in found}
     manifest = IndexManifest(**{**said, "payload": tuple(payload)})
+    _check_sound(path, {"files": {*found["files"]} == {*manifest.files}})
     for name in manifest.files:
         file = folder / name
         if not file.is_file() or sha256_of_file(file) != found["files"].get(name):
@@ -512,15 +496,24 @@ def _open_state(folder: Path) -> IndexFolder:
     return IndexFolder(folder, manifest, texts, ids, more, *_read_measured(folder, manifest), spans=spans)
 
 
+def _check_sound(path: Path, is_sound: Mapping[str, bool]) -> None:
+    for key, sound in is_sound.items():
+        if not sound:
+            raise CheckpointError(f"{path}: wrong or missing: {key}; {CURE}")
+
+
 def _read_spans(folder: Path, manifest: IndexManifest) -> np.ndarray:
     """Return the windows of an index, see `WindowTable`. Raises CheckpointError for what are none."""
     spans = mapped_array(folder / WINDOWS_FILE, CURE)
     if spans.dtype == np.int64 and spans.shape == (manifest.windows, 3):
         texts, begins, ends = spans.T
-        are_texts = (
-            texts[0] == 0 and texts[-1] == manifest.texts - 1 and np.isin(np.diff(texts), (0, 1)).all()
-        )
-        if are_texts and (begins >= 0).all() and (ends > begins).all():
+        has_ends = texts[0] == 0 and texts[-1] == manifest.texts - 1
+        if (
+            has_ends
+            and np.isin(np.diff(texts), (0, 1)).all()
+            and (begins >= 0).all()
+            and (ends > begins).all()
+        ):
             return spans
     raise CheckpointError(f"{folder / WINDOWS_FILE} are not the windows of {manifest.texts} texts; {CURE}")
 

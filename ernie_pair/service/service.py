@@ -50,6 +50,7 @@ from ernie_pair.report.page import render_page
 from ernie_pair.retrieval.index_folder import State
 from ernie_pair.retrieval.searcher import Hit, TextRecall, rerank
 from ernie_pair.runtime.gpu import ask_gpu_memory
+from ernie_pair.service import bodies
 from ernie_pair.service.batcher import (
     ENDING,
     Batching,
@@ -58,35 +59,6 @@ from ernie_pair.service.batcher import (
     ModelError,
     Predict,
     estimate_tokens,
-)
-from ernie_pair.service.bodies import (
-    RELOAD,
-    TOP_K,
-    Body,
-    Document,
-    Embedding,
-    Embeddings,
-    EmbeddingsBody,
-    ExplainBody,
-    Found,
-    Health,
-    Hits,
-    Model,
-    Models,
-    Place,
-    PredictAnswer,
-    PredictBody,
-    RankBody,
-    RankedText,
-    Ranking,
-    Reloaded,
-    RerankBody,
-    Reranked,
-    Reranking,
-    RerankTextsBody,
-    SearchBody,
-    Version,
-    describe_refusals,
 )
 from ernie_pair.service.request import (
     ANY,
@@ -158,7 +130,7 @@ class ServedModels:
         return list(dict.fromkeys(name for name, model in named if model is not None))
 
     @property
-    def versions(self) -> Dict[str, Version]:
+    def versions(self) -> Dict[str, bodies.Version]:
         """Return {queue: which model answers it}."""
         found, predictor, embedder = {}, self.predictor, self.embedder
         if predictor is not None:
@@ -182,11 +154,8 @@ class ServedModels:
             tokens_of = partial(estimate_tokens, predictor.exported.max_seq_len, "")
             own = Lock()
             found["pairs"] = partial(_ask_alone, own, predictor.predict), predictor.rules, tokens_of
-            found["explained"] = (
-                partial(_ask_alone, own, partial(_explain, predictor)),
-                BatchRules(),
-                tokens_of,
-            )
+            explain = partial(_ask_alone, own, partial(_explain, predictor))
+            found["explained"] = explain, BatchRules(), tokens_of
         rules, longest, prompt = BatchRules(), 0, ""  # of BM25
         if embedder is not None:
             rules, longest, prompt = embedder.model.rules, embedder.max_seq_len, embedder.prompt
@@ -323,7 +292,7 @@ class Service:
         self._running = AsyncExitStack()
         self._counting = ThreadPoolExecutor(1, "count-tokens")  # a long request takes a part of a second
         self.batchers: Dict[str, MicroBatcher] = {}
-        self.bodies: Dict[str, Type[Body]] = {}
+        self.bodies: Dict[str, Type[bodies.Body]] = {}
 
     async def __aenter__(self) -> "Service":
         """Start the queues; that of an index ends before the one of the model that scores its texts."""
@@ -344,19 +313,16 @@ class Service:
         batchers: Dict[str, MicroBatcher] = {}
         copies = [each.queues() for each in (served, *served.copies)]
         for name, (_, rules, tokens_of) in copies[0].items():
-            batcher = MicroBatcher(
-                [each[name][0] for each in copies],
-                self._batching.within(rules),
-                partial(self.metrics.count_call, name),
-                Prediction.part if name == "pairs" else getitem,
-                tokens_of,
-            )
+            models, within = [each[name][0] for each in copies], self._batching.within(rules)
+            part_of: Any = Prediction.part if name == "pairs" else getitem
+            called = partial(self.metrics.count_call, name)
+            batcher = MicroBatcher(models, within, called, part_of, tokens_of)
             batchers[name] = await running.enter_async_context(batcher)
         self.served, self.texts, self.versions = served, served.texts, served.versions
         self.batchers, self._running = batchers, running
         self._seen.show(self.versions.values())
 
-    async def reload(self) -> Reloaded:
+    async def reload(self) -> bodies.Reloaded:
         """Open again what is served, and answer by it once it is open; until then as before.
 
         What waits is answered by the models that it waits for. Raises RefusedError of status 409, with the
@@ -382,7 +348,7 @@ class Service:
                 await asyncio.to_thread(before.close)
         models = [*self.versions.values()]
         logger.info("reloaded: %s", ", ".join(f"{one.name} {one.fingerprint[:12]}" for one in models))
-        return Reloaded(models=models)
+        return bodies.Reloaded(models=models)
 
     def ask_reload(self) -> None:
         """Reload soon, asked by a signal or a thread; what has not begun to answer has just been opened."""
@@ -449,7 +415,7 @@ class Service:
         found = self.versions.get(queue) or next(iter(self.versions.values()), None)
         return "" if found is None else found.fingerprint
 
-    async def predict(self, body: PredictBody) -> PredictAnswer:
+    async def predict(self, body: bodies.PredictBody) -> bodies.PredictAnswer:
         """Classify pairs of texts: the label, the class and the probabilities of each, in their order.
 
         Of a model without classes the answer holds a score of each pair alone.
@@ -463,9 +429,9 @@ class Service:
         numbers = found.scores if found.probabilities is None else found.probabilities
         assert numbers is not None
         scores = numbers.round(DIGITS).tolist()
-        return PredictAnswer(**more, scores=scores, milliseconds=_milliseconds_since(started))
+        return bodies.PredictAnswer(**more, scores=scores, milliseconds=_milliseconds_since(started))
 
-    async def explain(self, body: ExplainBody) -> Explanation:
+    async def explain(self, body: bodies.ExplainBody) -> Explanation:
         """Tell why a pair has its score: tokens, what both texts share, the score without each word.
 
         It costs the model as many pairs as there are words.
@@ -474,17 +440,16 @@ class Service:
         (found,) = await self.batchers["explained"].ask([(body.text_a, body.text_b)])
         return found
 
-    async def rank(self, body: RankBody) -> Ranking:
+    async def rank(self, body: bodies.RankBody) -> bodies.Ranking:
         """Rank candidates by how well they match the query, the best first."""
         started = time.perf_counter()
         self.limits.check(body)
-        best = await self._best(body.query, body.candidates, body.top_k or TOP_K)
-        ranking = [
-            Place(place=n, text=body.candidates[n], score=score, **window) for n, score, window in best
-        ]
-        return Ranking(ranking=ranking, milliseconds=_milliseconds_since(started))
+        best = await self._best(body.query, body.candidates, body.top_k or bodies.TOP_K)
+        texts = body.candidates
+        ranking = [bodies.Place(place=n, text=texts[n], score=score, **window) for n, score, window in best]
+        return bodies.Ranking(ranking=ranking, milliseconds=_milliseconds_since(started))
 
-    async def search(self, body: SearchBody) -> Hits:
+    async def search(self, body: bodies.SearchBody) -> bodies.Hits:
         """Find the texts of the index that match the query best, the best first, one of each answer.
 
         A top_k above the texts that the service retrieves for a query, --recall_k, is refused.
@@ -501,10 +466,10 @@ class Service:
             scores, windows = await self._score([(body.query, hit.text) for hit in hits])
             hits = [hit.read_in(window) for hit, window in zip(hits, windows)]
         answering = texts.answering_of(body.where or {}, 0)  # of a top_k that is not above recall_k
-        best = rerank(hits, scores, body.top_k or TOP_K, body.threshold, answering)
+        best = rerank(hits, scores, body.top_k or bodies.TOP_K, body.threshold, answering)
         self._note_search(body.query, best)
-        found = [Found.model_validate(hit.content(DIGITS)) for hit in best]
-        return Hits(hits=found, answered=bool(found), milliseconds=_milliseconds_since(started))
+        found = [bodies.Found.model_validate(hit.content(DIGITS)) for hit in best]
+        return bodies.Hits(hits=found, answered=bool(found), milliseconds=_milliseconds_since(started))
 
     def _note_search(self, query: str, best: Sequence[Hit]) -> None:
         """Keep what is told of a search: the query, and the scores of its hits."""
@@ -540,7 +505,7 @@ class Service:
             return
         logger.info("/search searches the %d texts of the index as it was changed", self.texts.count)
 
-    def _check_search(self, body: SearchBody, texts: TextRecall) -> None:
+    def _check_search(self, body: bodies.SearchBody, texts: TextRecall) -> None:
         """Raise RefusedError for what the model or the index has not: a threshold, so many texts, tokens."""
         unit, predictor = texts.unit, self.served.predictor
         if predictor is not None:
@@ -551,16 +516,15 @@ class Service:
         except InputError as error:
             raise RefusedError(422, error.message.removeprefix("--")) from None
         if body.top_k is not None and body.top_k > texts.recall_k < texts.count:
-            raise RefusedError(
-                422,
+            reason = (
                 f"top_k {body.top_k} is above the {texts.recall_k} texts that this service retrieves; ask "
-                "for fewer, or start it with a larger --recall_k",
             )
+            raise RefusedError(422, reason + "for fewer, or start it with a larger --recall_k")
         reason = texts.why_refused(body.query, self.served.cuts)
         if reason:
             raise RefusedError(413, reason)
 
-    async def embeddings(self, body: EmbeddingsBody) -> Embeddings:
+    async def embeddings(self, body: bodies.EmbeddingsBody) -> bodies.Embeddings:
         """Embed texts as OpenAI does: the vectors are those of `ernie-pair embed`.
 
         "dimensions" shortens the vectors of a model trained for it; they are then of length 1 again.
@@ -586,11 +550,10 @@ class Service:
         encoded = vectors.tolist()
         if body.encoding_format == "base64":  # of their bytes, the least of a number first
             encoded = [base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii") for vector in vectors]
-        data = [
-            Embedding(object="embedding", index=place, embedding=each) for place, each in enumerate(encoded)
-        ]
+        one = partial(bodies.Embedding, object="embedding")
+        data = [one(index=place, embedding=each) for place, each in enumerate(encoded)]
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        return Embeddings(object="list", data=data, model=name, usage=usage)
+        return bodies.Embeddings(object="list", data=data, model=name, usage=usage)
 
     def _count_tokens(self, texts: Sequence[str]) -> Reading:
         """Count the tokens of texts that the model reads. Raises RefusedError for one that it would cut."""
@@ -599,24 +562,20 @@ class Service:
         most, counts = embedder.max_seq_len, list(map(embedder.count_tokens, texts))
         for place, (tokens, _) in enumerate(counts):
             if tokens > most and not self.served.cuts:
-                raise RefusedError(
-                    422,
-                    f"input[{place}] has {tokens} tokens, above the {most} of the model; shorten it, or "
-                    "start the service with --long_text cut",
-                    "input",
-                    "context_length_exceeded",
-                )
+                reason = f"input[{place}] has {tokens} tokens, above the {most} of the model; shorten it, or "
+                reason += "start the service with --long_text cut"
+                raise RefusedError(422, reason, "input", "context_length_exceeded")
         return _reading(counts, most)
 
-    async def rerank_v1(self, body: RerankBody) -> Reranking:
+    async def rerank_v1(self, body: bodies.RerankBody) -> bodies.Reranking:
         """Rank documents for the clients of Jina, the best first; the answer holds the documents."""
         return await self._rerank(body, returned=True)
 
-    async def rerank_v2(self, body: RerankBody) -> Reranking:
+    async def rerank_v2(self, body: bodies.RerankBody) -> bodies.Reranking:
         """Rank documents for the clients of Cohere, the best first, by their index among those given."""
         return await self._rerank(body, returned=False)
 
-    async def rerank_texts(self, body: RerankTextsBody) -> List[RankedText]:
+    async def rerank_texts(self, body: bodies.RerankTextsBody) -> List[bodies.RankedText]:
         """Rank texts for the clients of text-embeddings-inference, the best first."""
         self.limits.check(body)
         if body.raw_scores:
@@ -627,10 +586,10 @@ class Service:
         answer = []
         for n, score, window in await self._best(body.query, body.texts, None):
             more: Dict[str, Any] = {"text": body.texts[n]} if body.return_text else {}
-            answer.append(RankedText(index=n, score=score, **more, **window))
+            answer.append(bodies.RankedText(index=n, score=score, **more, **window))
         return answer
 
-    async def _rerank(self, body: RerankBody, returned: bool) -> Reranking:
+    async def _rerank(self, body: bodies.RerankBody, returned: bool) -> bodies.Reranking:
         self.limits.check(body)
         _check_model(body.model, [self.served.model_name])
         longest = self._check_rankable().exported.max_seq_len
@@ -643,9 +602,9 @@ class Service:
         returned = returned if body.return_documents is None else body.return_documents
         results = []
         for n, score, window in await self._best(body.query, body.documents, body.top_n):
-            more: Dict[str, Any] = {"document": Document(text=body.documents[n])} if returned else {}
-            results.append(Reranked(index=n, relevance_score=score, **more, **window))
-        return Reranking(id=str(uuid.uuid4()), model=self.served.model_name, results=results)
+            more: Dict[str, Any] = {"document": bodies.Document(text=body.documents[n])} if returned else {}
+            results.append(bodies.Reranked(index=n, relevance_score=score, **more, **window))
+        return bodies.Reranking(id=str(uuid.uuid4()), model=self.served.model_name, results=results)
 
     def _check_rankable(self) -> PairPredictor:
         """Return the classifier. Raises RefusedError for one with more than two classes."""
@@ -686,16 +645,16 @@ class Service:
         parts = [cut.pairs[first : first + most] for first in range(0, len(cut.pairs), most)]
         return cut.best([await self._ask(part) for part in parts])
 
-    async def models(self) -> Models:
+    async def models(self) -> bodies.Models:
         """List the models that are served, for the clients of OpenAI."""
-        return Models(data=[Model(id=name, created=self.started) for name in self.served.names])
+        return bodies.Models(data=[bodies.Model(id=name, created=self.started) for name in self.served.names])
 
-    async def model(self, name: str) -> Model:
+    async def model(self, name: str) -> bodies.Model:
         """Describe one of these models; the status is 404 if it is not served."""
         _check_model(name, self.served.names)
-        return Model(id=name, created=self.started)
+        return bodies.Model(id=name, created=self.started)
 
-    async def health(self, response: Response) -> Health:
+    async def health(self, response: Response) -> bodies.Health:
         """Describe the state of the service and what it serves; the status is 503 when it is stopping."""
         predictor, embedder, texts = self.served.predictor, self.served.embedder, self.texts
         alive = all(batcher.is_alive for batcher in self.batchers.values())
@@ -724,7 +683,7 @@ class Service:
         worth = [*([predictor.exported.verdict] if predictor else []), *([texts.verdict] if texts else [])]
         found["verdict"] = "; ".join(filter(None, worth)) or None
         status = "ok" if alive else "stopping"
-        return Health(status=status, models=self.served.names, waiting_pairs=self.waiting, **found)
+        return bodies.Health(status=status, models=self.served.names, waiting_pairs=self.waiting, **found)
 
     async def counters(self) -> Response:
         """Report counters and times in the text format of Prometheus."""
@@ -755,7 +714,7 @@ class Service:
                 path,
                 answer,
                 methods=["POST"],
-                responses=describe_refusals(path),
+                responses=bodies.describe_refusals(path),
                 response_model_exclude_unset=True,
                 route_class_override=AnsweredRoute,
             )
@@ -854,13 +813,13 @@ def create_app(
     service.add_routes(app)
     if reopen is not None:
         answer = service.reload if api_key else _refuse_reload
-        app.post(RELOAD, responses=describe_refusals(RELOAD))(answer)
+        app.post(bodies.RELOAD, responses=bodies.describe_refusals(bodies.RELOAD))(answer)
     _add_docs(app)
     app.exception_handler(HTTPException)(_refuse_route)
     return app
 
 
-async def _refuse_reload() -> Reloaded:
+async def _refuse_reload() -> bodies.Reloaded:
     """Refuse to open the models again: without a key anyone could ask for it."""
     raise RefusedError(403, "the service has no key; start it with one in ERNIE_PAIR_API_KEY, or send SIGHUP")
 
