@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Callable, Collection, Dict, List, Literal, Optional, Sequence, Tuple
+from typing import Callable, Collection, Dict, List, Literal, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -345,7 +345,7 @@ class AverageConfig(OverwriteFlag):
         reads="PATH",
     )
     output_dir: str = data_option(help="folder to create", writes="FOLDER")
-    weights: str = data_option(
+    weights: Union[Literal["auto"], str] = data_option(
         "",
         help="shares of the models, for example 0.7,0.3 of a trained model and its start, against what "
         "training forgets; auto: of these two, what is best on --dev_file; empty: equal",
