@@ -194,8 +194,7 @@ def _trained_on(answers: Any, config: EvaluateConfig, labels: Labels) -> Dict[st
         outputs = answers.logits if labels.has_classes else answers.outputs
         found = choose_measure(labels, others.groups)(outputs[~seen], others.known_labels, **given)
         without = {name: value if np.isfinite(value) else None for name, value in found.items()}
-    figures = [f"{name} {value:.4f}" for name, value in without.items() if value is not None]
-    logger.warning("%s", describe_trained_on(int(seen.sum()), len(seen), config.model_path, figures))
+    logger.warning("%s", describe_trained_on(seen, config.model_path, without))
     return {"trained_on": {"rows": int(seen.sum()), "without": without}}
 
 

@@ -209,10 +209,7 @@ def evaluate_classes(answers: Answers, config: EvaluateConfig) -> Dict[str, obje
     }
     if config.bootstrap:
         drawn = (config.bootstrap, config.seed)
-        rows = CountedRows(logits, labels, predictions)
-        sections["intervals"] = metrics.bootstrap_intervals(
-            rows.measure, metrics.METRICS, len(labels), *drawn
-        )
+        sections["intervals"] = CountedRows(logits, labels, predictions).intervals(*drawn)
         names = list(map(str, range(size)))
 
         def measure_classes(counts: np.ndarray) -> Dict[str, float]:
@@ -385,9 +382,8 @@ def evaluate_scores(answers: ScoreAnswers, config: EvaluateConfig) -> Dict[str, 
         about = {"by": kind, "slice": name, "rows": int(inside.sum())}
         sections["slices"].append({**about, **told, "mean_label": float(labels[inside].mean())})
     if config.bootstrap:
-        rows, drawn = metrics.CountedScores(answers.outputs, labels, limits), (config.bootstrap, config.seed)
-        names = metrics.REGRESSION_METRICS
-        sections["intervals"] = metrics.bootstrap_intervals(rows.measure, names, len(labels), *drawn)
+        rows = metrics.CountedScores(answers.outputs, labels, limits)
+        sections["intervals"] = rows.intervals(config.bootstrap, config.seed)
     if answers.swapped is not None:
         sections["swap"] = _score_swap(answers, answers.swapped)
     return {**{name: _known(value) for name, value in found.items()}, **sections}
@@ -424,13 +420,11 @@ def evaluate_ranking(answers: ScoreAnswers, config: EvaluateConfig) -> Dict[str,
         "target": RANKING,
         **_facts_of(answers, config),
         "queries": int(groups.max()) + 1,
-        "ranked_queries": counted.num_queries,
+        "ranked_queries": counted.size,
         "first_ranks": _first_ranks(counted),
     }
     if config.bootstrap:
-        sections["intervals"] = metrics.bootstrap_intervals(
-            counted.measure, metrics.RANKING_METRICS, counted.num_queries, config.bootstrap, config.seed
-        )
+        sections["intervals"] = counted.intervals(config.bootstrap, config.seed)
     if answers.swapped is not None:
         both = {"mrr_swapped": answers.swapped, "mrr_both_orders": (answers.outputs + answers.swapped) / 2}
         measured = {n: metrics.measure_ranking(each, answers.labels, groups) for n, each in both.items()}

@@ -10,21 +10,7 @@ import logging
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import (
-    Any,
-    Container,
-    Deque,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Set,
-    Tuple,
-)
+from typing import Any, Container, Deque, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -62,9 +48,9 @@ logger = logging.getLogger(__name__)
 class AnswerTable(NamedTuple):
     """A table: the ``names`` of its columns, their ``kinds`` for `table_writer`, and the rows as made."""
 
-    names: List[str]
+    names: list[str]
     kinds: Mapping[str, type]
-    rows: Iterator[List[Any]]
+    rows: Iterator[list[Any]]
 
 
 @with_standard_streams
@@ -93,7 +79,7 @@ def predict_pair(config: PredictConfig) -> None:
 
 
 @with_standard_streams
-def predicted_rows(config: PredictConfig) -> List[Dict[str, Any]]:
+def predicted_rows(config: PredictConfig) -> list[dict[str, Any]]:
     """Return the rows that `predict_pair` would write, and write nothing. Raises an ErniePairError."""
     config = with_model_folder(config)
     scorer, _, table = _predict(config, None)
@@ -102,10 +88,10 @@ def predicted_rows(config: PredictConfig) -> List[Dict[str, Any]]:
     return found
 
 
-def read_predictions(path: Path) -> List[Dict[str, Any]]:
+def read_predictions(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a file of predictions, its answers as the numbers that they are."""
     source = PairSource("input_file", str(path), "test", None)
-    rows: List[Dict[str, Any]] = [dict(row) for _, row in source.given()]
+    rows: list[dict[str, Any]] = [dict(row) for _, row in source.given()]
     for row in rows:
         for name in row.keys() & {INDEX, PREDICTION, *(n for n in row if n.startswith(PROBABILITY))}:
             cell = row[name]
@@ -114,7 +100,7 @@ def read_predictions(path: Path) -> List[Dict[str, Any]]:
     return rows
 
 
-def _predict(config: PredictConfig, final: Optional[Path]) -> Tuple[PairScorer, CheckedPairs, AnswerTable]:
+def _predict(config: PredictConfig, final: Optional[Path]) -> tuple[PairScorer, CheckedPairs, AnswerTable]:
     """Return the model, its pairs, and the table of their predictions, which are made one after the other.
 
     ``final``: where it is written; None: nowhere.
@@ -202,7 +188,7 @@ def read_log_probabilities(path, num_classes: int) -> np.ndarray:
     return np.log(np.maximum(values.reshape(-1, num_classes), 1e-300))
 
 
-def answer_kinds(class_names: Sequence[str], scores: bool, has_classes: bool) -> Dict[str, type]:
+def answer_kinds(class_names: Sequence[str], scores: bool, has_classes: bool) -> dict[str, type]:
     """Return {column of answers: its kind}; of a model without classes the prediction is a score."""
     has_names = are_names(class_names) and len(class_names) > 1
     shown = {f"{PROBABILITY}{number}": float for number in range(len(class_names) if scores else 0)}
@@ -212,7 +198,7 @@ def answer_kinds(class_names: Sequence[str], scores: bool, has_classes: bool) ->
 
 def answer_rows(
     parts: Iterable[Prediction], names: Sequence[str], scores: bool, left_out: Deque[int]
-) -> Iterator[List[Any]]:
+) -> Iterator[list[Any]]:
     """Yield the answers to each row of the file, as `answer_kinds` names them.
 
     ``parts`` are the predictions of its good rows, in their order. The row at a place in ``left_out`` gets
@@ -231,7 +217,7 @@ def answer_rows(
     yield from ([rest, *empty] for rest in left_out)
 
 
-def _cells(part: Prediction, labels: List[str], num_shown: int) -> Iterator[List[Any]]:
+def _cells(part: Prediction, labels: list[str], num_shown: int) -> Iterator[list[Any]]:
     if part.classes is None or part.probabilities is None:
         assert part.scores is not None
         yield from ([_digits(score)] for score in part.scores.tolist())
@@ -254,8 +240,8 @@ class InputColumns:
 
     def __init__(self, source: PairSource, answers: Container[str], final: Optional[Path]):
         self._source, ending = source, "" if final is None else ending_to_write(final)
-        self.faults: Dict[str, InputError] = {}
-        found: Dict[str, Set[type]] = {}
+        self.faults: dict[str, InputError] = {}
+        found: dict[str, set[type]] = {}
         for place, (where, row) in enumerate(source.given()):
             for name, value in row.items():
                 is_large = isinstance(value, int) and abs(value) >= _LARGEST
@@ -265,14 +251,14 @@ class InputColumns:
                 except InputError as error:
                     self.faults.setdefault(name, error)
         self.names = {_free_name(name, answers, found): name for name in found}
-        self.kinds: Dict[str, type] = {}
+        self.kinds: dict[str, type] = {}
         for shown, name in self.names.items():
             kinds = found[name] - {type(None)}
             self.kinds[shown] = bool if kinds == {bool} else str
             if kinds and kinds <= {int, float}:
                 self.kinds[shown] = float if float in kinds else int
 
-    def rows(self, chosen: Sequence[str]) -> Iterator[List[Any]]:
+    def rows(self, chosen: Sequence[str]) -> Iterator[list[Any]]:
         """Yield the cells of the columns ``chosen``, by their names in the output, of each row."""
         names = [self.names[name] for name in chosen]
         return ([row.get(name) for name in names] for _, row in self._source.given())
@@ -288,7 +274,7 @@ def _free_name(name: str, answers: Container[str], given: Container[str]) -> str
 
 def choose_columns(
     columns: str, answers: Mapping[str, type], given: InputColumns
-) -> Tuple[List[str], List[str]]:
+) -> tuple[list[str], list[str]]:
     """Return the columns that --columns names, and those of the input among them.
 
     Raises InputError for an unknown one, or one that the output cannot hold.

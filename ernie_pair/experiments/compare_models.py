@@ -109,9 +109,8 @@ def compare_models(config: CompareModelsConfig) -> None:
     table = compare(predictors, sizes, pairs, config, unseen)
     for name, rows in seen.items():
         if rows.any():
-            told = [(one["name"], one.get("accuracy_unseen")) for one in table]
-            accuracy = [f"{model} accuracy {value:.4f}" for model, value in told if value is not None]
-            logger.warning("%s", describe_trained_on(int(rows.sum()), len(rows), name, accuracy))
+            told = {f"{one['name']} accuracy": one.get("accuracy_unseen") for one in table}
+            logger.warning("%s", describe_trained_on(rows, name, told))
     content = {"input_file": original_value(config.input_file), "sha256": pairs.sha256, "rows": len(pairs)}
     device = next(iter(predictors.values())).device
     content.update(threads=config.threads or cpu_threads(), device=device, models=table)

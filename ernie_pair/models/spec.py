@@ -8,19 +8,7 @@ import json
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import (
-    Any,
-    Callable,
-    Collection,
-    Dict,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Any, Callable, Collection, Iterator, Mapping, NamedTuple, Optional, Sequence
 
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.json_file import (
@@ -143,7 +131,7 @@ def find_config(folder: Path) -> Optional[Path]:
     return next((folder / name for name in (CONFIG, *OTHER_CONFIGS) if (folder / name).is_file()), None)
 
 
-def read_config(path: Path) -> Dict[str, Any]:
+def read_config(path: Path) -> dict[str, Any]:
     """Read the configuration of a model, and bring it under the keys of today.
 
     PaddleNLP once wrote {"init_args": [{..., "init_class"}], "init_class"}, ERNIE sent_type_vocab_size.
@@ -199,12 +187,12 @@ def check_config(config: Mapping[str, Any], where: str) -> None:
         )
 
 
-def _find_problems(config: Mapping[str, Any]) -> Iterator[Tuple[str, str]]:
+def _find_problems(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield (key, what it takes) for each value that no model has."""
     for key, (least, most) in SIZES.items():
         if key in config and not is_whole_number(config[key], least, most):
             yield key, f"a whole number from {least} to {most}"
-    takes: List[Tuple[Collection[str], Callable[[Any], bool], str]] = [
+    takes: list[tuple[Collection[str], Callable[[Any], bool], str]] = [
         (DROPOUTS, lambda value: is_number(value, 0) and value < 1, "a number from 0 to below 1"),
         (SMALL_NUMBERS, lambda value: is_number(value, 0, 1), "a number from 0 to 1"),
         (TEXTS, lambda value: isinstance(value, str), "a text"),
@@ -296,7 +284,7 @@ def flag_in(found: Mapping[str, Any], key: str, usual: bool, where: object) -> b
     return value
 
 
-def tokenizer_json(family: str, lower_case: bool, max_seq_len: int) -> Dict[str, Any]:
+def tokenizer_json(family: str, lower_case: bool, max_seq_len: int) -> dict[str, Any]:
     """Return the content of tokenizer_config.json; ``max_seq_len`` 0 is left out."""
     settings = {"tokenizer_class": tokenizer_class_name(family), "do_lower_case": lower_case}
     return {**settings, "model_max_length": max_seq_len} if max_seq_len else settings
@@ -380,7 +368,7 @@ class ModelSpec:
         return length if 0 < length <= self.max_positions else min(DEFAULT_LENGTH, self.max_positions)
 
     @property
-    def shape(self) -> Dict[str, Any]:
+    def shape(self) -> dict[str, Any]:
         """Return {key of config.json: value or None}, of what a checkpoint of pretraining depends on."""
         shape = {key: self.config.get(key) for key in SHAPE_KEYS}
         return shape if self.own_epsilon is None else {**shape, EPSILON: self.own_epsilon}
@@ -400,7 +388,7 @@ class ModelSpec:
         """Return the hash of config.json, whatever the order of its keys."""
         return hashlib.sha256(json.dumps(dict(self.config), sort_keys=True).encode()).hexdigest()
 
-    def to_config(self, **changes: object) -> Dict[str, Any]:
+    def to_config(self, **changes: object) -> dict[str, Any]:
         """Return the content of config.json, with ``changes``."""
         return {**self.config, **changes}
 
@@ -408,7 +396,7 @@ class ModelSpec:
         """Return the spec with ``changes`` of config.json. Raises InputError for values that no model has."""
         return self.with_config(self.to_config(**changes))
 
-    def with_config(self, config: Dict[str, Any]) -> "ModelSpec":
+    def with_config(self, config: dict[str, Any]) -> "ModelSpec":
         """Return the spec of another config.json, same tokenizer. Raises InputError if no model has it."""
         return _build_spec(config, self.tokenizer, CONFIG)
 
@@ -422,7 +410,7 @@ class ModelSpec:
 def read_spec(
     config_file: Path,
     vocab_file: Path,
-    translate: Optional[Callable[[Dict], Dict[str, Any]]] = None,
+    translate: Optional[Callable[[dict], dict[str, Any]]] = None,
     uses_hf_tokenizer: bool = False,
 ) -> ModelSpec:
     """Read a config.json and the tokenizer_config.json beside the file of the tokenizer.
@@ -448,7 +436,7 @@ def parse_spec(config: Mapping[str, object], tokenizer: Optional[Mapping[str, ob
     return _build_spec(dict(config), parse_tokenizer(settings, CONFIG), CONFIG)
 
 
-def _build_spec(config: Dict[str, Any], tokenizer: TokenizerSettings, where: str) -> ModelSpec:
+def _build_spec(config: dict[str, Any], tokenizer: TokenizerSettings, where: str) -> ModelSpec:
     check_config(config, where)
     family = family_in(config)
     of_family = get_family(family)

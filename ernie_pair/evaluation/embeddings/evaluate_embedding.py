@@ -95,8 +95,7 @@ def _measure(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
         others = pairs.rows(np.flatnonzero(~seen))
         has_match = len(others) and others.known_labels.any()
         without = _measure_pairs(config, embedder, others, lengths[-1:])["metrics"] if has_match else {}
-        figures = [f"{name} {value:.4f}" for name, value in without.items()]
-        logger.warning("%s", describe_trained_on(int(seen.sum()), len(seen), config.model_path, figures))
+        logger.warning("%s", describe_trained_on(seen, config.model_path, without))
         found["trained_on"] = {"rows": int(seen.sum()), "without": without}
     return found
 

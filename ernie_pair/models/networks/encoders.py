@@ -10,18 +10,7 @@ import sys
 from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import (
-    Any,
-    Callable,
-    Collection,
-    ContextManager,
-    Dict,
-    List,
-    Optional,
-    Tuple,
-    Type,
-    TypeVar,
-)
+from typing import Any, Callable, Collection, ContextManager, Optional, TypeVar
 
 import numpy as np
 import paddle
@@ -174,7 +163,7 @@ def build_seeded(source: ModelSource, seed: int, build: Callable[[], Model], is_
         ) from None
 
 
-def own_head_class(family: str, encoder: nn.Layer) -> Type[nn.Layer]:
+def own_head_class(family: str, encoder: nn.Layer) -> type[nn.Layer]:
     """Return PaddleNLP's class that makes logits of hidden states; it reads that of the first token alone."""
     modeling = sys.modules[type(encoder).__module__]
     return getattr(modeling, f"{FAMILIES[family].class_start}ClassificationHead")
@@ -187,14 +176,14 @@ class PaddingLeftOut:
     None for ``layers`` changes nothing.
     """
 
-    def __init__(self, encoder: nn.Layer, layers: Optional[List[nn.Layer]], input_ids, pad_id: int):
+    def __init__(self, encoder: nn.Layer, layers: Optional[list[nn.Layer]], input_ids, pad_id: int):
         self.encoder, self.layers, self.input_ids, self.pad_id = encoder, layers, input_ids, pad_id
         self.context = ExitStack()
 
     def __enter__(self) -> None:
         if self.layers is None or not paddle.in_dynamic_mode():
             return
-        fused: List[Any] = [own_forward(layer) for layer in self.layers]
+        fused: list[Any] = [own_forward(layer) for layer in self.layers]
         has_hook = any(map(has_hooks, (self.encoder, *self.encoder.children(), *self.layers)))
         if not has_hook and all(isinstance(one, FusedLayer) for one in fused):
             is_token = is_token_in(self.input_ids.numpy(), self.pad_id)
@@ -246,7 +235,7 @@ def hidden_states(
     return (answer[0], answer[1]) if called.gives_pooled else (answer, None)
 
 
-def widen_tensors(tensors: Dict[str, paddle.Tensor]) -> Arrays:
+def widen_tensors(tensors: dict[str, paddle.Tensor]) -> Arrays:
     """Return {name: array}; 16-bit tensors become float32, which changes no value."""
     return {
         name: (tensor.astype("float32") if tensor.dtype in HALVES else tensor).numpy()
@@ -276,7 +265,7 @@ class SavedLayer(nn.Layer):
 
     def __init__(self) -> None:
         super().__init__()
-        self.frozen_modules: List[nn.Layer] = []  # what stays in evaluation mode
+        self.frozen_modules: list[nn.Layer] = []  # what stays in evaluation mode
 
     def train(self) -> None:
         """Set training mode, except for what is frozen."""
@@ -284,11 +273,11 @@ class SavedLayer(nn.Layer):
         for layer in self.frozen_modules:
             layer.eval()
 
-    def saved_tensors(self) -> Dict[str, paddle.Tensor]:
+    def saved_tensors(self) -> dict[str, paddle.Tensor]:
         """Return {name: tensor} of what a checkpoint holds of the model."""
         return dict(self.named_parameters())
 
-    def own_weights(self) -> Dict[str, paddle.Tensor]:
+    def own_weights(self) -> dict[str, paddle.Tensor]:
         """Return {name: tensor} of what the folder of the model holds."""
         return self.state_dict()
 
@@ -298,7 +287,7 @@ class SavedLayer(nn.Layer):
             if tensor.name in arrays:
                 set_weight(tensor, arrays[tensor.name])
 
-    def files_beside(self, vocab_file: Path, max_seq_len: int = 0) -> Dict[str, bytes]:
+    def files_beside(self, vocab_file: Path, max_seq_len: int = 0) -> dict[str, bytes]:
         """Return {name: content} of what a folder holds beside the weights.
 
         ``max_seq_len``: tokens per pair in training, which the tokenizer's configuration remembers.
@@ -323,7 +312,7 @@ class EncoderModel(SavedLayer):
         self.pad_id = spec.pad_id
         self.attribute = encoder_name(spec.family)
         self.add_sublayer(self.attribute, new_encoder(spec))
-        self.written_apart: Tuple[str, ...] = ()  # begins names of weights that transformers' model has not
+        self.written_apart: tuple[str, ...] = ()  # begins names of weights that transformers' model has not
         self.fused_state: Optional[ModelState] = None  # of the fused kernels, where they compute the encoder
 
     @property
@@ -335,7 +324,7 @@ class EncoderModel(SavedLayer):
         """Return whether no output depends on the parameter of this name."""
         return name.startswith(tuple(f"{self.attribute}.{part}" for part in self.unused_parts()))
 
-    def unused_parts(self) -> Tuple[str, ...]:
+    def unused_parts(self) -> tuple[str, ...]:
         """Return the name prefixes of the encoder's parameters that no output depends on."""
         return self.family_spec.unused
 
@@ -344,14 +333,14 @@ class EncoderModel(SavedLayer):
         for name, parameter in self.named_parameters():
             parameter.stop_gradient = self.is_unused(name)
 
-    def layers(self) -> List[nn.Layer]:
+    def layers(self) -> list[nn.Layer]:
         """Return the layers of the encoder, from the embeddings up; shared ones stand once."""
         found = self.encoder
         for name in self.family_spec.layers.split("."):
             found = getattr(found, name)
         return list(found)
 
-    def embeddings(self) -> List[nn.Layer]:
+    def embeddings(self) -> list[nn.Layer]:
         """Return the parts of the encoder that make the input of its first layer."""
         return [part for name, part in self.encoder.named_children() if name not in ("encoder", "pooler")]
 
@@ -366,7 +355,7 @@ class EncoderModel(SavedLayer):
         is_last_norm = inside.startswith("encoder.") and "embedding" not in inside
         return num_layers if is_last_norm else 0
 
-    def own_weights(self) -> Dict[str, paddle.Tensor]:
+    def own_weights(self) -> dict[str, paddle.Tensor]:
         """Return {name: tensor} of the model, without parameters that are trained but not saved."""
         weights = super().own_weights().items()
         return {name: tensor for name, tensor in weights if not name.startswith(f"{TRAINING_ONLY}.")}

@@ -7,7 +7,7 @@ by the audit; a hash is the first 8 bytes of BLAKE2b.
 import io
 from hashlib import blake2b
 from pathlib import Path
-from typing import Dict, Optional, Sequence
+from typing import Dict, Mapping, Optional
 
 import numpy as np
 
@@ -47,8 +47,10 @@ def was_trained_on(model: str, pairs: Pairs) -> np.ndarray:
     return seen if pairs.groups is None else np.isin(pairs.groups, pairs.groups[seen])
 
 
-def describe_trained_on(count: int, rows: int, of: str, without: Sequence[str] = ()) -> str:
-    """Return a line on ``count`` of ``rows`` rows that ``of`` has learned; ``without``: figures of others."""
+def describe_trained_on(seen: np.ndarray, of: str, without: Mapping[str, Optional[float]]) -> str:
+    """Return a line on the rows ``seen``, bool [rows], by ``of``; ``without``: the measures of the others."""
+    count, rows = int(seen.sum()), len(seen)
+    told = ", ".join(f"{name} {value:.4f}" for name, value in without.items() if value is not None)
     line = f"{count} of {rows} rows were trained on by {of}, which so knows their labels"
-    rest = f"on the {rows - count} others {', '.join(without)}" if without else "no other row is left"
+    rest = f"on the {rows - count} others {told}" if told else "no other row is left"
     return f"{line}: {rest}"

@@ -38,6 +38,21 @@ def bootstrap_intervals(
     return {n: percentile_interval(column) for n, column in columns.items() if not np.isnan(column).all()}
 
 
+class Counted:
+    """The metrics ``names`` of a file in which each of ``size`` rows, or queries, occurs so and so often."""
+
+    names: tuple[str, ...]
+    size: int
+
+    def measure(self, counts: np.ndarray) -> dict[str, float]:
+        """Return the metrics of the file in which row i occurs counts[i] times; ``counts`` int64 [size]."""
+        raise NotImplementedError
+
+    def intervals(self, samples: int, seed: int) -> dict[str, list[float]]:
+        """Return `bootstrap_intervals` of ``samples`` resamples; a metric without any value is left out."""
+        return bootstrap_intervals(self.measure, self.names, self.size, samples, seed)
+
+
 # What `measure` returns; every one is a number that may choose the best model of a run.
 METRICS = ("loss", "accuracy", "precision", "recall", "f1", "auc", "average_precision", "mcc")
 LIKELIEST = "the likeliest class (of two: threshold 0.5)"  # what metrics without a threshold go by
@@ -154,14 +169,16 @@ def _values(confusion: np.ndarray) -> list[np.ndarray]:
     ]
 
 
-class CountedRows:
+class CountedRows(Counted):
     """The METRICS of a file in which row i occurs counts[i] times; as ``measure`` of that file, but fast.
 
     ``logits`` float32 [N, C], ``labels`` int64 [N]; ``predictions``: as in ``measure``.
     """
 
+    names = METRICS
+
     def __init__(self, logits: np.ndarray, labels: np.ndarray, predictions: Optional[np.ndarray] = None):
-        self.num_classes, self.num_rows = logits.shape[1], len(labels)
+        self.num_classes, self.size = logits.shape[1], len(labels)
         self.losses = cross_entropies(logits, labels)
         predicted = logits.argmax(axis=1) if predictions is None else predictions
         self.cells = labels * self.num_classes + predicted
@@ -213,18 +230,6 @@ def _of_table(table: np.ndarray) -> Dict[str, float]:
         **{name: values[counted].mean() for name, values in zip(OF_A_CLASS, _values(table))},
         "mcc": (num_right * total - labelled @ predicted) / spread if spread else unspread,
     }
-
-
-def intervals(
-    logits: np.ndarray, labels: np.ndarray, samples: int, seed: int, predictions: Optional[np.ndarray] = None
-) -> Dict[str, List[float]]:
-    """Return {metric: [low, high]}, the percentile bootstrap of ``samples`` resamples of the rows.
-
-    ``logits`` float32 [N, C], ``labels`` int64 [N]; ``predictions``: as in ``measure``. A metric that has no
-    value on any resample is left out.
-    """
-    rows = CountedRows(logits, labels, predictions)
-    return bootstrap_intervals(rows.measure, METRICS, rows.num_rows, samples, seed)
 
 
 BALANCED = "balanced"
@@ -356,22 +361,24 @@ def measure_ranking(
     """
     assert groups is not None  # whoever measures an order knows the queries
     counted = CountedQueries(outputs, labels, groups)
-    return counted.measure(np.ones(counted.num_queries, dtype=np.int64))
+    return counted.measure(np.ones(counted.size, dtype=np.int64))
 
 
-class CountedQueries:
+class CountedQueries(Counted):
     """The RANKING_METRICS of a file in which query i occurs counts[i] times; see ``measure_ranking``."""
+
+    names = RANKING_METRICS
 
     def __init__(self, outputs: np.ndarray, labels: np.ndarray, groups: np.ndarray):
         scores = outputs[:, 0].astype(np.float64)
         self.queries = ranked_queries(scores, labels, groups)
-        self.num_queries = len(self.queries)
+        self.size = len(self.queries)
         rows = [_measure_query(query.ranks, scores[query.rows], labels[query.rows]) for query in self.queries]
         self.values = np.array(rows, dtype=np.float64).reshape(-1, len(RANKING_METRICS))
 
     def measure(self, counts: np.ndarray) -> dict[str, float]:
         """Return the metrics of the file in which query i occurs counts[i] times; ``counts`` int64 [Q]."""
-        if not self.num_queries:
+        if not self.size:
             return dict.fromkeys(RANKING_METRICS, np.nan)
         return dict(zip(RANKING_METRICS, (counts @ self.values / counts.sum()).tolist()))
 
@@ -416,12 +423,14 @@ def measure_scores(outputs: np.ndarray, labels: np.ndarray, label_range: Range =
     return CountedScores(outputs, labels, label_range).measure(np.ones(len(labels), dtype=np.int64))
 
 
-class CountedScores:
+class CountedScores(Counted):
     """The REGRESSION_METRICS of a file in which row i occurs counts[i] times; see ``measure_scores``."""
+
+    names = REGRESSION_METRICS
 
     def __init__(self, outputs: np.ndarray, labels: np.ndarray, label_range: Range):
         scores, labels = clip_scores(outputs, label_range), labels.astype(np.float64)
-        self.scores, self.labels = scores, labels
+        self.scores, self.labels, self.size = scores, labels, len(labels)
         self.squares = (outputs[:, 0].astype(np.float64) - labels) ** 2
         self.errors = np.abs(scores - labels)
         self.ranks_of_scores, self.ranks_of_labels = _Ranks(scores), _Ranks(labels)

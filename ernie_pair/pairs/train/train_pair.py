@@ -33,16 +33,14 @@ from ernie_pair.pairs.data.encoded_pairs import Batch, EncodedPairs
 from ernie_pair.pairs.targets.metrics import (
     LIKELIEST,
     LOWER_IS_BETTER,
-    OF_TARGET,
     ComputeMetrics,
     CountedQueries,
+    CountedRows,
     CountedScores,
-    bootstrap_intervals,
     check_best_metric,
     choose_measure,
     describe_single_class,
     find_single_class,
-    intervals,
     measure_with,
 )
 from ernie_pair.pairs.train.datasets import PairData, open_pair_data, pair_sources, words_of_pairs
@@ -414,14 +412,11 @@ def _meaning_of(labels: Labels) -> dict[str, str]:
 
 def _intervals(logits: np.ndarray, dev: EncodedPairs, labels: Labels, seed: int) -> dict[str, list]:
     if labels.has_classes:
-        return intervals(np.asarray(logits), dev.known_labels, RESAMPLES, seed)
-    names = OF_TARGET[labels.target].names
+        return CountedRows(np.asarray(logits), dev.known_labels).intervals(RESAMPLES, seed)
     if labels.target == RANKING:
         assert dev.groups is not None  # the dev pairs are read with their queries
-        queries = CountedQueries(logits, dev.known_labels, dev.groups)
-        return bootstrap_intervals(queries.measure, names, queries.num_queries, RESAMPLES, seed)
-    scores = CountedScores(logits, dev.known_labels, labels.label_range)
-    return bootstrap_intervals(scores.measure, names, len(dev), RESAMPLES, seed)
+        return CountedQueries(logits, dev.known_labels, dev.groups).intervals(RESAMPLES, seed)
+    return CountedScores(logits, dev.known_labels, labels.label_range).intervals(RESAMPLES, seed)
 
 
 def compile_forward(config: PairConfig, model: PairClassifier, num_processes: int) -> Optional[Callable]:

@@ -26,7 +26,7 @@ from ernie_pair.evaluation.evaluation import measure_slices
 from ernie_pair.inference.scores import probabilities
 from ernie_pair.pairs.data.label_checks import overlap
 from ernie_pair.pairs.robustness.perturb import count_negations
-from ernie_pair.pairs.targets.metrics import CountedRows, intervals, measure, resamples
+from ernie_pair.pairs.targets.metrics import CountedRows, measure, resamples
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -47,14 +47,11 @@ def test_counted_rows_equal_repeated_rows(classes, seed):
 def test_the_bootstrap_interval_matches_the_binomial_width():
     labels = np.arange(400) % 2
     logits = np.eye(2, dtype=np.float32)[np.where(np.arange(400) < 320, labels, 1 - labels)]
-    low, high = intervals(logits, labels, samples=500, seed=1)["accuracy"]
+    rows = CountedRows(logits, labels)
+    low, high = rows.intervals(samples=500, seed=1)["accuracy"]
     wide = 1.96 * math.sqrt(0.8 * 0.2 / 400)
     assert low < 0.8 < high and 0.85 < (high - low) / (2 * wide) < 1.15
-    assert (
-        intervals(logits, labels, 20, 1)
-        == intervals(logits, labels, 20, 1)
-        != intervals(logits, labels, 20, 2)
-    )
+    assert rows.intervals(20, 1) == rows.intervals(20, 1) != rows.intervals(20, 2)
 
 
 @pytest.mark.parametrize("seed", range(6))

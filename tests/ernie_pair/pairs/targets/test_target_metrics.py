@@ -122,7 +122,7 @@ def test_ranking_metrics_match_scikit_learn_with_ties(best):
 def test_counted_queries_equal_repeated_queries():
     outputs, labels, groups = queries(8)
     counted = CountedQueries(outputs, labels, groups)
-    counts = next(resamples(counted.num_queries, 1, seed=2))
+    counts = next(resamples(counted.size, 1, seed=2))
     rows, names, kept = [], [], [query.rows for query in counted.queries]
     for number, (mine, times) in enumerate(zip(kept, counts)):
         for time in range(times):
