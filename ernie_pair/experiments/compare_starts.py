@@ -40,16 +40,7 @@ from ernie_pair.pairs.config.ask_config import PredictConfig, parse_named_models
 from ernie_pair.pairs.config.pair_config import TrainConfig, chosen_labels
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.data.pair_source import PairSource, check_of_matches, label_map_in
-from ernie_pair.pairs.targets.metrics import (
-    LIKELIEST,
-    METRICS,
-    CountedRows,
-    check_defined,
-    describe_single_class,
-    find_single_class,
-    percentile_interval,
-    resamples,
-)
+from ernie_pair.pairs.targets import metrics
 from ernie_pair.pretraining.mlm.evaluate_mlm import measure_masked_loss
 from ernie_pair.pretraining.mlm.fill_mask import load_pretrained
 from ernie_pair.report.page import Draw, Origin, Table, draw_chart, draw_picture, text_table
@@ -117,10 +108,12 @@ def compare(
     The intervals are a paired bootstrap: a resample draws rows and seeds, and every start is measured on the
     same ones.
     """
-    rows_of = {name: [CountedRows(each, labels) for each in logits[name]] for name in logits}
+    rows_of = {name: [metrics.CountedRows(each, labels) for each in logits[name]] for name in logits}
     whole = np.ones(len(labels), dtype=np.int64)
     runs = {name: [rows.measure(whole) for rows in each] for name, each in rows_of.items()}
-    values = {name: np.array([[run[m] for m in METRICS] for run in each]) for name, each in runs.items()}
+    values = {
+        name: np.array([[run[m] for m in metrics.METRICS] for run in each]) for name, each in runs.items()
+    }
     drawn = _drawn_means(rows_of, len(labels), len(seeds), samples)
     names, intervals = list(logits), {name: _intervals(drawn[name]) for name in logits}
     chance = {"accuracy": float(np.bincount(labels).max() / len(labels)), "auc": 0.5}
@@ -138,21 +131,22 @@ def compare(
     means = {name: _named(table.mean(axis=0)) for name, table in values.items()}
     deviation = {n: _named(t.std(axis=0, ddof=1)) for n, t in values.items()} if len(seeds) > 1 else None
     single = {
-        name: [find_single_class(each.argmax(axis=1), labels) for each in logits[name]] for name in names
+        name: [metrics.find_single_class(each.argmax(axis=1), labels) for each in logits[name]]
+        for name in names
     }
     found = (means, deviation, differences, chance, intervals, at_chance, single)
     return Comparison(len(labels), seeds, runs, *found)
 
 
 def _intervals(drawn: np.ndarray) -> Dict[str, List[float]]:
-    return {name: percentile_interval(drawn[:, place]) for place, name in enumerate(METRICS)}
+    return {name: metrics.percentile_interval(drawn[:, place]) for place, name in enumerate(metrics.METRICS)}
 
 
 def _drawn_means(counted, num_rows: int, num_seeds: int, samples: int) -> Dict[str, np.ndarray]:
     """Return {start: float64 [samples, metrics]}, the means over the drawn seeds on the drawn rows."""
     seeds_of = np.random.default_rng([SEED, num_seeds]).integers(num_seeds, size=(samples, num_seeds))
     means: Dict[str, List[np.ndarray]] = {name: [] for name in counted}
-    for counts, seeds in zip(resamples(num_rows, samples, SEED), seeds_of):
+    for counts, seeds in zip(metrics.resamples(num_rows, samples, SEED), seeds_of):
         for name, rows in counted.items():
             measured = {seed: list(rows[seed].measure(counts).values()) for seed in set(seeds.tolist())}
             means[name].append(np.mean([measured[seed] for seed in seeds.tolist()], axis=0))
@@ -160,7 +154,7 @@ def _drawn_means(counted, num_rows: int, num_seeds: int, samples: int) -> Dict[s
 
 
 def _named(values: np.ndarray) -> Metrics:
-    return dict(zip(METRICS, values.tolist()))
+    return dict(zip(metrics.METRICS, values.tolist()))
 
 
 def warnings_of(comparison: Comparison, names: Sequence[str]) -> Iterator[str]:
@@ -168,7 +162,7 @@ def warnings_of(comparison: Comparison, names: Sequence[str]) -> Iterator[str]:
     for start, classes in comparison.single_class.items():
         for seed, single in zip(comparison.seeds, classes):
             if single is not None:
-                yield f"{start}, seed {seed}: {describe_single_class(names[single], comparison.rows)}"
+                yield f"{start}, seed {seed}: {metrics.describe_single_class(names[single], comparison.rows)}"
     for difference in comparison.differences:
         if all(len(difference.at_chance[metric]) == 2 for metric in AT_CHANCE):
             yield (
@@ -286,7 +280,7 @@ def build_tables(comparison: Comparison, domain: Domain, general: General = None
             remark = "both are at chance: no gain" if len(at_chance) == 2 else remark
             differences.append([name, metric, mean, interval, doubt, remark])
     seeds = f"{counted(len(comparison.seeds), 'seed')} from {comparison.seeds[0]}"
-    title = f"{comparison.rows} rows, {seeds}, by {LIKELIEST}"
+    title = f"{comparison.rows} rows, {seeds}, by {metrics.LIKELIEST}"
     spread = "" if comparison.deviation is None else ", +- their standard deviation"
     note = STARTS_NOTE.format(spread, comparison.chance["accuracy"])
     heads += [*([MASKED_WORDS] if domain else []), *([GENERAL_PAIRS] if general else [])]
@@ -466,7 +460,7 @@ def _read_asked(config: CompareConfig, train: TrainConfig, labels: Labels) -> Di
     name = config.test_file or train.dev_file
     flag = "test_file" if config.test_file else "dev_file"
     pairs = PairSource.of(train, flag, labels, name=name).read()
-    check_defined("auc", pairs.known_labels, len(labels.names), name)
+    metrics.check_defined("auc", pairs.known_labels, len(labels.names), name)
     if not config.general_file:
         return {"test_file": pairs}
     general = PairSource.of(train, "general_file", labels, name=config.general_file).read()

@@ -14,13 +14,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional
 
 import yaml
 
-from data_tools.text.folder_tokenizer import (
-    FAST_TOKENIZER,
-    AnyTokenizer,
-    cuts_by_own_rule,
-    find_tokenizer,
-    is_their_config,
-)
+from data_tools.text import folder_tokenizer
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, Checkpoint
 from ernie_pair.core.cli.flag_words import nearest_names
 from ernie_pair.core.errors import CheckpointError, InputError, again_with
@@ -113,7 +107,7 @@ class ModelSource:
 
         return None if self.folder is None else read_vector_settings(self.folder, self.spec)
 
-    def read_tokenizer(self) -> AnyTokenizer:
+    def read_tokenizer(self) -> folder_tokenizer.AnyTokenizer:
         """Open the tokenizer, for which control tokens in a text are text. Raises InputError."""
         return read_tokenizer(self.vocab_file, self.spec).without_control_tokens()
 
@@ -232,7 +226,7 @@ def _open_folder(
         from ernie_pair.models.sentence_transformers import find_encoder_folder  # for such a folder alone
 
         folder = find_encoder_folder(given)
-    config, vocab_file = find_config(folder), find_tokenizer(folder)
+    config, vocab_file = find_config(folder), folder_tokenizer.find_tokenizer(folder)
     if config is None and (folder / RECIPE_NOTE).is_file():
         return _open_recipes_checkpoint(folder, family, from_scratch)
     if config is not None and not is_layer:
@@ -244,7 +238,7 @@ def _open_folder(
         )
     missing = [CONFIG] * (config is None) + [VOCAB] * (not vocab_file.is_file())
     if config is None or missing:
-        cure = f"; a model folder holds {CONFIG}, and {VOCAB} or {FAST_TOKENIZER}"
+        cure = f"; a model folder holds {CONFIG}, and {VOCAB} or {folder_tokenizer.FAST_TOKENIZER}"
         cure += ", and ernie-pair new-model creates one" if from_scratch and config is None else ""
         cure += hint_below(folder)
         raise InputError(f"{folder} has no {' and no '.join(missing)}{cure}")
@@ -260,10 +254,10 @@ def _open_folder(
         )
         raise InputError(f"{folder} holds no weights ({', '.join(WEIGHT_FILES)}); add them, or {other}")
     content = read_config(config)
-    is_hf = is_their_config(content)  # decides where there are no weights
+    is_hf = folder_tokenizer.is_their_config(content)  # decides where there are no weights
     is_hf = is_hf if weights is None else is_hf_file(weights, is_hf)
     weights = None if from_scratch else weights
-    is_own = cuts_by_own_rule(folder, content, is_hf)
+    is_own = folder_tokenizer.cuts_by_own_rule(folder, content, is_hf)
     vocab_file = folder / VOCAB if is_own else vocab_file
     if (folder / MANIFEST).is_file():
         for file in filter(None, (config, vocab_file, weights)):
@@ -273,7 +267,7 @@ def _open_folder(
         return config_from_hf(with_cross_encoder(found, folder), str(config), family)
 
     spec = read_spec(config, vocab_file, translate if is_hf else None, uses_hf_tokenizer=not is_own)
-    if vocab_file.name == FAST_TOKENIZER and (folder / VOCAB).is_file():
+    if vocab_file.name == folder_tokenizer.FAST_TOKENIZER and (folder / VOCAB).is_file():
         check_vocabulary(vocab_file, folder / VOCAB, spec)
     if is_own and is_hf:
         check_cutting(folder, spec.lower_case)

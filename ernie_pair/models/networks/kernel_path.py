@@ -6,6 +6,7 @@ from typing import ContextManager, Sequence, Union
 import numpy as np
 import paddle
 
+from ernie_pair.kernels import encoder_layer
 from ernie_pair.kernels.choice import (
     DTYPES,
     AllReduce,
@@ -13,13 +14,6 @@ from ernie_pair.kernels.choice import (
     KernelFlags,
     agree_on_path,
     choose_kernels,
-)
-from ernie_pair.kernels.encoder_layer import (
-    ModelState,
-    are_fit,
-    attach_kernels,
-    detach_kernels,
-    unsupported_reason,
 )
 from ernie_pair.models.networks.custom_model import CustomModel
 from ernie_pair.models.networks.encoders import EncoderModel
@@ -49,7 +43,7 @@ def choose_path(
     parts = model.layers(), model.embeddings()
     fuse_attention(parts[0], is_wanted=False)  # of another device
     is_own = isinstance(model, CustomModel)
-    unfit = f"{model.family} is a layer of your own" if is_own else unsupported_reason(parts[0])
+    unfit = f"{model.family} is a layer of your own" if is_own else encoder_layer.unsupported_reason(parts[0])
     choice = agree_on_path(
         lambda: choose_kernels(flags, device, unfit, casts), flags, device, size, all_reduce
     )
@@ -60,12 +54,12 @@ def choose_path(
         choice = fuse_half_attention(parts[0], choice)
     state = model.fused_state
     if choice.is_fused and (state is None or state.precision != choice.precision):
-        model.fused_state = ModelState(choice.precision, cpu_threads())
-        attach_kernels(*parts, model.fused_state)
+        model.fused_state = encoder_layer.ModelState(choice.precision, cpu_threads())
+        encoder_layer.attach_kernels(*parts, model.fused_state)
     elif not choice.is_fused and state is not None:
-        detach_kernels(*parts)
+        encoder_layer.detach_kernels(*parts)
         model.fused_state = None
-    if not choice.is_fused or all(map(are_fit, parts[1])):
+    if not choice.is_fused or all(map(encoder_layer.are_fit, parts[1])):
         return choice
     return choice.with_note("embeddings by Paddle")
 

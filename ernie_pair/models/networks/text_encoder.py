@@ -23,19 +23,8 @@ from ernie_pair.inference.token_rows import open_tokenizer
 from ernie_pair.kernels.choice import KernelChoice, KernelFlags
 from ernie_pair.models.embedding_json import EMBEDDING, EmbeddingSettings, Step
 from ernie_pair.models.families import FAMILIES, OF_MATCH
+from ernie_pair.models.networks import encoders
 from ernie_pair.models.networks.classifier import HEADS, set_matching, unused_parts, with_prefix
-from ernie_pair.models.networks.encoders import (
-    THEIRS,
-    EncoderModel,
-    build_seeded,
-    can_run_first_token,
-    constant_weights,
-    hidden_states,
-    is_token_in,
-    masked_mean,
-    network_spec,
-    widen_tensors,
-)
 from ernie_pair.models.networks.kernel_path import casting, choose_path, take_threads
 from ernie_pair.models.sentence_transformers import DENSE, write_sentence_files
 from ernie_pair.models.source import ModelSource, with_match
@@ -62,7 +51,7 @@ def pooled(names: str, states_BSD, is_text_BS1):
 
 
 def _weighted_mean(states_BSD, is_text_BS1):
-    return masked_mean(states_BSD, is_text_BS1.cumsum(axis=1) * is_text_BS1)  # by 1, 2, 3, ...
+    return encoders.masked_mean(states_BSD, is_text_BS1.cumsum(axis=1) * is_text_BS1)  # by 1, 2, 3, ...
 
 
 def _last_token(states_BSD, is_text_BS1):
@@ -73,9 +62,10 @@ def _last_token(states_BSD, is_text_BS1):
 
 POOLINGS = {
     "cls": lambda states_BSD, is_text_BS1: states_BSD[:, 0],
-    "mean": masked_mean,
+    "mean": encoders.masked_mean,
     "max": lambda states, is_text: (states * is_text - (1 - is_text) * FAR_BELOW).max(axis=1),
-    "mean_sqrt_len_tokens": lambda states, is_text: masked_mean(states, is_text) * is_text.sum(axis=1).sqrt(),
+    "mean_sqrt_len_tokens": lambda states, is_text: encoders.masked_mean(states, is_text)
+    * is_text.sum(axis=1).sqrt(),
     "weightedmean": _weighted_mean,
     "lasttoken": _last_token,
 }
@@ -123,7 +113,7 @@ class Dense(nn.Layer):
         return made + (self.residual(vectors_BD) if hasattr(self, "residual") else vectors_BD)
 
 
-class TextEncoder(EncoderModel):
+class TextEncoder(encoders.EncoderModel):
     """A model that makes a vector of a text; a number in ``dropout`` replaces its rates.
 
     ``pooling``: mean of the last hidden states over what is no padding, that of the first token, or others of
@@ -140,7 +130,7 @@ class TextEncoder(EncoderModel):
         architecture = (
             f"{FAMILIES[spec.family].class_start}Model" if spec.own_epsilon is None else EPSILON_CLASS
         )
-        super().__init__(network_spec(spec, architecture, dropout, without=OF_CLASSIFIERS))
+        super().__init__(encoders.network_spec(spec, architecture, dropout, without=OF_CLASSIFIERS))
         self.pooling, self.written_apart = pooling, (DENSE,)
         self.dense = Steps(steps, self.spec.hidden_size * len(pooling.split("+")))
         self.freeze_unused()
@@ -157,9 +147,11 @@ class TextEncoder(EncoderModel):
     def forward(self, input_ids, token_type_ids):
         """Return vectors [B, D] of any length, of ids and token types int64 [B, S]; padding has no part."""
         layers = self.layers()
-        alone = layers[-1] if self.pooling == "cls" and can_run_first_token(layers[-1]) else None
-        states_BSD, _ = hidden_states(self.spec, self.encoder, input_ids, token_type_ids, alone, layers)
-        is_text_BS1 = is_token_in(input_ids, self.pad_id).astype(states_BSD.dtype).unsqueeze(-1)
+        alone = layers[-1] if self.pooling == "cls" and encoders.can_run_first_token(layers[-1]) else None
+        states_BSD, _ = encoders.hidden_states(
+            self.spec, self.encoder, input_ids, token_type_ids, alone, layers
+        )
+        is_text_BS1 = encoders.is_token_in(input_ids, self.pad_id).astype(states_BSD.dtype).unsqueeze(-1)
         return self.dense(pooled(self.pooling, states_BSD, is_text_BS1))
 
     def write_embedding(
@@ -170,14 +162,14 @@ class TextEncoder(EncoderModel):
         if save_format != "hf":
             (folder / EMBEDDING).write_text(settings.to_json(), encoding="utf-8")
         if save_format != "paddle":
-            theirs = folder / THEIRS if save_format == "both" else folder
+            theirs = folder / encoders.THEIRS if save_format == "both" else folder
             dense = {name: p for name, p in self.state_dict().items() if name.startswith(DENSE)}
-            write_sentence_files(theirs, settings, self.spec.hidden_size, widen_tensors(dense))
+            write_sentence_files(theirs, settings, self.spec.hidden_size, encoders.widen_tensors(dense))
 
     def sha256(self, vocab_sha256: str) -> str:
         """Return the hash of all that a vector depends on but its settings: weights, sizes, vocabulary."""
         digest = hashlib.sha256(json.dumps([self.spec.shape, self.spec.lower_case, vocab_sha256]).encode())
-        arrays = widen_tensors({n: p for n, p in self.named_parameters() if not self.is_unused(n)})
+        arrays = encoders.widen_tensors({n: p for n, p in self.named_parameters() if not self.is_unused(n)})
         for name in sorted(arrays):
             digest.update(f"{name} {arrays[name].shape}".encode())
             digest.update(arrays[name].astype("<f4", copy=False).tobytes())
@@ -192,7 +184,7 @@ def build_text_encoder(
     steps: Sequence[Step] = (),
 ) -> TextEncoder:
     """Return an encoder of the family of ``source``; see `build_seeded`, whose errors it raises."""
-    return build_seeded(source, seed, lambda: TextEncoder(source.spec, dropout, pooling, steps))
+    return encoders.build_seeded(source, seed, lambda: TextEncoder(source.spec, dropout, pooling, steps))
 
 
 def load_text_weights(model: TextEncoder, source: ModelSource) -> str:
@@ -255,5 +247,5 @@ def compute_vectors(
     model: TextEncoder, choice: KernelChoice, ids: np.ndarray, types: np.ndarray
 ) -> np.ndarray:
     """Return the vectors of ids and token types int64 [B, S], float32 [B, D] of any length."""
-    with paddle.no_grad(), constant_weights(model), without_tf32(), casting(choice):
+    with paddle.no_grad(), encoders.constant_weights(model), without_tf32(), casting(choice):
         return model(paddle.to_tensor(ids), paddle.to_tensor(types)).astype("float32").numpy()

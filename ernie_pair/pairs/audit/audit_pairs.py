@@ -29,18 +29,7 @@ from ernie_pair.core.files.results import Results
 from ernie_pair.core.progress import say
 from ernie_pair.models.labels import MAX_WORDS, Labels
 from ernie_pair.models.spec import MIN_PAIR_LENGTH
-from ernie_pair.pairs.audit.findings import (
-    Cleaned,
-    Coded,
-    audit_of,
-    coded,
-    draw,
-    equal_class,
-    is_contradicted,
-    is_repeated,
-    is_shared,
-    report_lines,
-)
+from ernie_pair.pairs.audit import findings
 from ernie_pair.pairs.audit.new_pairs import results_of_pairs
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.data.pair_records import LABEL_MAP_HELP, RowFlags
@@ -115,21 +104,21 @@ def audit_pairs(config: AuditPairsConfig) -> dict[str, Any]:
         for split, source in sources.items()
     }
     tokenizer = open_vocabulary(config.vocab_file) if config.vocab_file else None
-    same = equal_class(labels, config.same)
+    same = findings.equal_class(labels, config.same)
     results = _results(config)
     are_there = config.output_dir and results.are_done()
     read = dict(zip(sources, read_all([*sources.values()])))
     for split, pairs in read.items():
         path = Path(config.output_dir) / f"{split}{ENDING}" if config.output_dir else None
         log_rejected(pairs.path, pairs.bad, len(pairs), path)
-    files = coded(read)
-    audit = audit_of(files, labels, same, tokenizer, config.max_seq_len)
+    files = findings.coded(read)
+    audit = findings.audit_of(files, labels, same, tokenizer, config.max_seq_len)
     lines: list[Iterable[bytes]] = []
     if config.drop_leaks != "none":
         cleaned, kept = _clean(files, Path(config.output_dir), config.drop_leaks)
         audit, lines = replace(audit, cleaned=cleaned), [kept]
     read_as = [line for split, source in sources.items() for line in _first_rows(source, read[split], labels)]
-    say(as_called("\n".join([*read_as, *report_lines(audit)])))
+    say(as_called("\n".join([*read_as, *findings.report_lines(audit)])))
     if config.output_dir and not are_there:
         with results.published() as (text, picture, *training):
             for draft, kept in zip(training, lines):
@@ -137,7 +126,7 @@ def audit_pairs(config: AuditPairsConfig) -> dict[str, Any]:
                     out.writelines(kept)
             content = as_called(json.dumps(asdict(audit), ensure_ascii=False, indent=1))
             text.write_text(content + "\n", encoding="utf-8")
-            draw(picture, audit)
+            findings.draw(picture, audit)
         say("wrote {} and {}".format(*results.given))
     return asdict(audit)
 
@@ -176,7 +165,9 @@ def _check_cleanable(source: PairSource, folder: Path) -> None:
         )
 
 
-def _clean(files: dict[str, Coded], folder: Path, compared: str) -> tuple[Cleaned, Iterable[bytes]]:
+def _clean(
+    files: dict[str, findings.Coded], folder: Path, compared: str
+) -> tuple[findings.Cleaned, Iterable[bytes]]:
     """Return what is left of the training file, and its lines as they are. Raises InputError for none."""
     if compared == "exact":
         files = {name: file.by_characters for name, file in files.items()}
@@ -185,9 +176,9 @@ def _clean(files: dict[str, Coded], folder: Path, compared: str) -> tuple[Cleane
     kept = np.ones(len(train.pairs), dtype=bool)
     removed = {"bad rows": len(train.pairs.bad)} if train.pairs.bad else {}
     for kind, wrong in (
-        ("shared", is_shared(train, others)),
-        ("contradicted", is_contradicted(train)),
-        ("repeated", is_repeated(train)),
+        ("shared", findings.is_shared(train, others)),
+        ("contradicted", findings.is_contradicted(train)),
+        ("repeated", findings.is_repeated(train)),
     ):
         removed[kind] = int((kept & wrong).sum())
         kept &= ~wrong
@@ -196,7 +187,7 @@ def _clean(files: dict[str, Coded], folder: Path, compared: str) -> tuple[Cleane
             f"{train.pairs.path}: --drop_leaks would leave no pair; are the files the right ones?"
         )
     path = Path(train.pairs.path)
-    cleaned = Cleaned(str(folder / path.name), int(kept.sum()), removed, compared)
+    cleaned = findings.Cleaned(str(folder / path.name), int(kept.sum()), removed, compared)
     return cleaned, _kept_lines(path, train.pairs, kept)
 
 

@@ -49,24 +49,9 @@ from ernie_pair.pairs.targets.metrics import (
     measure_with,
     number_texts,
 )
+from ernie_pair.pairs.train import initial_model, overrides
 from ernie_pair.pairs.train.datasets import PairData, is_labelled, open_pairs, rows_of_source, words_of_pairs
-from ernie_pair.pairs.train.initial_model import (
-    GivenModel,
-    config_of_model,
-    load_best,
-    open_given_model,
-    with_best_metric,
-)
 from ernie_pair.pairs.train.loss import PairLoss, loss_of
-from ernie_pair.pairs.train.overrides import (
-    TIMES,
-    TrainBatches,
-    build_overrides,
-    check_replaced_flags,
-    compute_flags_loss,
-    overridden_methods,
-    with_batches,
-)
 from ernie_pair.pairs.train.own_loop import TrainingParts
 from ernie_pair.pairs.train.train_pair import PairTask
 from ernie_pair.runtime.device import start_training_device
@@ -174,7 +159,7 @@ class PairTrainer:
 
     def __init__(
         self,
-        model: GivenModel,
+        model: initial_model.GivenModel,
         config: PairConfig,
         train_dataset: Optional[PairDataset] = None,
         eval_dataset: Optional[PairDataset] = None,
@@ -187,7 +172,7 @@ class PairTrainer:
         vocab_file: Union[str, Path, None] = None,
         weights: Union[str, Path, None] = None,
     ):
-        self.overridden = overridden_methods(self, PairTrainer)
+        self.overridden = overrides.overridden_methods(self, PairTrainer)
         self.compute_loss_func, (self.optimizer, self.lr_scheduler) = compute_loss_func, optimizers
         self._optimizers, self.has_used_flags = tuple(optimizers), False
         self._flags_loss: Optional[PairLoss] = None  # that of the run, for `compute_loss`
@@ -200,18 +185,18 @@ class PairTrainer:
         start_missing_console(self.world)
         self._device = start_training_device(config, self.world)
         words = partial(self._words, config)
-        self._open = partial(open_given_model, model, config, vocab_file, weights, words)
+        self._open = partial(initial_model.open_given_model, model, config, vocab_file, weights, words)
         self._start = self._open()
         is_folder = isinstance(model, (str, Path)) and Path(model).is_dir()
         if isinstance(self.model, PairClassifier) and not isinstance(model, (str, Path)):
-            config = config_of_model(config, self.model)
-        self.config = with_best_metric(config, self._start, compute_metrics is not None)
+            config = initial_model.config_of_model(config, self.model)
+        self.config = initial_model.with_best_metric(config, self._start, compute_metrics is not None)
         self._has_begun = False
         self._autocast: Callable[[], ContextManager[Any]] = contextlib.nullcontext
         # Where the weights of the model lie, and a calibration.json may: changed weights lie nowhere.
         lies_in = weights or (model if is_folder else None)
         self._folder = resolve_model_folder(Path(str(lies_in))) if lies_in else None
-        check_replaced_flags(self)
+        overrides.check_replaced_flags(self)
         scheduler = self.lr_scheduler or (None if self.optimizer is None else scheduler_in(self.optimizer))
         self._first_rates = scheduler, {} if scheduler is None else dict(scheduler.state_dict())
         self._call_callbacks("on_init_end")
@@ -361,7 +346,7 @@ class PairTrainer:
         if self._flags_loss is None:
             self._flags_loss = loss_of(self.model.spec.labels, self.config, None)
         self.has_used_flags = True
-        loss, logits = compute_flags_loss(self._flags_loss, model, inputs)
+        loss, logits = overrides.compute_flags_loss(self._flags_loss, model, inputs)
         return (loss, logits) if return_outputs else loss
 
     def create_optimizer(self) -> Optimizer:
@@ -379,7 +364,7 @@ class PairTrainer:
         iterable with a length, such as a `paddle.io.DataLoader` with a DistributedBatchSampler; each epoch
         iterates over it once.
         """
-        return TrainBatches(self._run_data or self._open_data(), self.config, self.world.size)
+        return overrides.TrainBatches(self._run_data or self._open_data(), self.config, self.world.size)
 
     def log(self, logs: dict[str, Any]) -> None:
         """Take a line of the training log, on the first process; without an override nothing more is done."""
@@ -408,7 +393,7 @@ class PairTrainer:
     def _with_times(self, metrics: dict[str, float], begin: float, count: int) -> dict[str, float]:
         own = np.array([time.monotonic() - begin if self.world.is_first else 0.0])
         seconds = float(join_process_group(self.world).all_reduce_now(own)[0])
-        times = zip(TIMES, (round(seconds, 4), round(count / max(seconds, 1e-9), 3)))
+        times = zip(overrides.TIMES, (round(seconds, 4), round(count / max(seconds, 1e-9), 3)))
         return {**metrics, **{name: value for name, value in times if name not in metrics}}
 
     def predict(
@@ -488,8 +473,8 @@ class PairTrainer:
                 loader = self.get_train_dataloader()
             finally:
                 self._run_data = None
-            data = with_batches(data, loader, self.config, self.world.size, self.model.spec)
-        task = PairTask(self.config, self._start, data, build_overrides(self))
+            data = overrides.with_batches(data, loader, self.config, self.world.size, self.model.spec)
+        task = PairTask(self.config, self._start, data, overrides.build_overrides(self))
         return TaskTrainer(task, self.world, self._device, self.callbacks)
 
     def _call_callbacks(self, event: str, **kwargs: Any) -> None:
@@ -505,7 +490,7 @@ class PairTrainer:
         best, metrics = run.best.folder(), run.best_metrics
         if best is not None:
             self._folder = best
-            load_best(self.model, best)
+            initial_model.load_best(self.model, best)
             dev = self._pairs_of("dev", self.eval_dataset)
             metrics = metrics or self._metrics_of(self._ask(dev, self.config.scored_as))
         return run.result(metrics)
