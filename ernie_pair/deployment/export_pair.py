@@ -23,9 +23,16 @@ from ernie_pair.core.files.atomic_folder import (
 )
 from ernie_pair.core.files.json_file import write_json
 from ernie_pair.core.files.results import Results, files_of, settings_of
-from ernie_pair.deployment import formats
 from ernie_pair.deployment.docker import DOCKERFILE, TRITON_FILES, check_wheel, write_dockerfile, write_triton
 from ernie_pair.deployment.export_config import ExportConfig, ExportFlags
+from ernie_pair.deployment.formats import (
+    compute_answers,
+    largest_difference,
+    parity_batches,
+    write_int8,
+    write_onnx,
+    write_paddle,
+)
 from ernie_pair.deployment.judge_precision import (
     INT8_BESIDE_FLOAT,
     ON_CPU,
@@ -243,8 +250,8 @@ def measured_as(calibration: Calibration, saved: Calibration) -> Optional[Tuple[
 
 
 def _fill(draft: Path, config: ExportFlags, source: Source, judging: Optional[JudgingPairs]) -> None:
-    batches = formats.parity_batches(source.tokenizer, source.max_seq_len)
-    expected = formats.compute_answers(source.model, batches)
+    batches = parity_batches(source.tokenizer, source.max_seq_len)
+    expected = compute_answers(source.model, batches)
     for_gpu = _write_models(draft, config, source)
     files = {path.name: sha256_of_file(path) for path in sorted(draft.iterdir())}
     learned = source.vocab_file.with_name(TRAINED_PAIRS)
@@ -260,9 +267,7 @@ def _fill(draft: Path, config: ExportFlags, source: Source, judging: Optional[Ju
         if for_gpu is not None and name == GPU:
             differences[name] = for_gpu.difference(batches, expected, threads)
         else:
-            differences[name] = formats.largest_difference(
-                open_backend(exported, name, threads), batches, expected
-            )
+            differences[name] = largest_difference(open_backend(exported, name, threads), batches, expected)
         logger.info(message, name, differences[name], len(batches))
     on, metrics = source.measured
     facts: Dict[str, Any] = {
@@ -306,11 +311,11 @@ def _write_models(draft: Path, config: ExportFlags, source: Source) -> Optional[
         write_json(draft / CONFIG, source.model.spec.to_config())
     else:
         shutil.copyfile(config_file, draft / CONFIG)
-    formats.write_paddle(source.model, draft)
+    write_paddle(source.model, draft)
     if "onnx" in config.backends:
-        formats.write_onnx(draft)
+        write_onnx(draft)
     if config.quantize == "int8":
-        formats.write_int8(draft)
+        write_int8(draft)
     for name in PADDLE_FILES if "paddle" not in config.backends else ():
         (draft / name).unlink()
     if GPU not in config.backends:
