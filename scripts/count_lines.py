@@ -20,18 +20,18 @@ PACKAGES = ("data_tools", "ernie_pair")
 OPTIONS = "ernie_pair/core/cli/"  # which flags there are is known there
 KERNELS = "ernie_pair/kernels/library.py"  # the first call into it from a model is its first layer
 LIMITS = {  # what is counted: at most, aim
-    "lines of data_tools and ernie_pair": (63_913, 42_000),
-    "lines of scripts": (5_354, 3_500),
-    "lines of tests": (61_326, 36_000),
-    "files of the package": (282, 200),
+    "lines of data_tools and ernie_pair": (66_128, 42_000),
+    "lines of scripts": (5_493, 3_500),
+    "lines of tests": (62_999, 36_000),
+    "files of the package": (289, 200),
     "lists of flag names outside options": (0, 0),
-    "flags, distinct": (292, 200),
-    "flags of train": (78, 50),
+    "flags, distinct": (304, 200),
+    "flags of train": (79, 50),
     "files on the stack to the first layer": (9, 5),
-    "functions run before the first layer": (1_250, 400),
-    "% of the package that `train` loads": (42, 25),
+    "functions run before the first layer": (1_265, 400),
+    "% of the package that `train` loads": (40, 25),
     "lines of JSON and CSV": (1_647, 1_500),
-    "KB of the changelog": (4, 6),
+    "KB of the changelog": (5, 6),
 }
 TRAIN = """train --model_name_or_path model --model_type ernie --from_scratch true --train_file train.tsv
 --dev_file train.tsv --output_dir out --max_steps 1 --batch_size 4 --device cpu"""
