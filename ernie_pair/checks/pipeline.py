@@ -31,6 +31,17 @@ from ernie_pair.checks.pipeline_inputs import (
     inspect_inputs,
 )
 from ernie_pair.checks.recipe import RecipeCommands, Step, choose_epochs, run_steps
+from ernie_pair.checks.versions import (
+    COMPARED,
+    CURRENT,
+    FLIPS,
+    describe_change,
+    describe_current,
+    link_current,
+    use,
+    version_of,
+    write_flips,
+)
 from ernie_pair.core.errors import InputError, again_with, counted
 from ernie_pair.core.files.atomic_folder import only_writer
 from ernie_pair.core.files.json_file import read_json_object
@@ -38,6 +49,7 @@ from ernie_pair.core.files.results import paths_named, read_record
 from ernie_pair.core.progress import say
 from ernie_pair.models.labels import Labels
 from ernie_pair.models.model_card import describe_worth, learned_nothing_in
+from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.data.pair_records import Columns, RowRules
 from ernie_pair.pairs.data.pair_source import PairSource
 from ernie_pair.pretraining.config.pretrain_config import PRETRAINED
@@ -85,6 +97,9 @@ def pipeline(config: PipelineConfig) -> dict[str, Any]:
     Raises InputError with all that is wrong with the inputs before anything is written, and the error that a
     step ends with.
     """
+    if config.use:
+        return use(config)
+    top, config = Path(config.output_dir), version_of(config)
     folder = Path(config.output_dir)
     inputs = inspect_inputs(config)
     plan = Plan(config, inputs)
@@ -121,7 +136,9 @@ def pipeline(config: PipelineConfig) -> dict[str, Any]:
         rows.append({"title": step.title, "seconds": took, "decided": decided, "commands": commands})
     with build_record(config, True, **measured).published() as (draft,):
         draft.write_text(plan.page(rows), encoding="utf-8")
-    say("\n" + "\n".join(plan.summary()))
+    if config.train_file and (plan.is_better or not (top / CURRENT).is_symlink()):
+        link_current(top, folder)
+    say("\n" + "\n".join([*plan.summary(), *describe_current(top)]))
     return {**files, "result": plan.verdict, "metrics": plan.metrics}
 
 
@@ -251,6 +268,7 @@ class Plan:
             model = f"{model if self.trains else 'none, BM25 alone'}; {self.search.why_no_encoder}"
         epochs = f"{counted(self.epochs, 'epoch')} on pairs of at most {inputs.length} tokens"
         lines = {
+            **({"version": f"{self.folder}, after {config.keep}"} if config.keep else {}),
             **({"pairs": pairs} if config.train_file else {}),
             **({"faq": self.search.describe()} if self.search else {}),
             **({"text": read} if self.pretrains or self.is_new or text and not self.trains else {}),
@@ -275,6 +293,7 @@ class Plan:
         chosen += [self._pretrain, self._convert] if self.pretrains else []
         chosen += [self._train, self._evaluate, self._export] if has_pairs else []
         chosen += [self._measure_general] if self.config.general_file else []
+        chosen += [self._compare] if self.is_compared else []
         if self.search:
             rate, is_new = self._choose_rate(self.size.training_rate), self.is_new and not self.pretrains
             chosen += self.search.steps(self._pretrained, rate, is_new)
@@ -310,6 +329,7 @@ class Plan:
         shares = {f"{part}_share": config.dev_share for part in self.parts}
         flags = {**config.row_flags, **shares, **given, "seed": config.seed, **self.label_map}
         flags.update({"are_scores": "true"} if config.are_scores else {})
+        flags.update({"keep": Path(config.keep) / "pairs"} if config.keep else {})
         words = words_of("prepare", "pairs", output_dir=self.folder / "pairs", **flags)
         decided = "rows that share a text are in one file, never in two"
         return Step("split the pairs", [words], decided=lambda: decided)
@@ -419,15 +439,49 @@ class Plan:
         fitted: dict[str, object] = {}
         labels = self.inputs.labels
         if labels.has_classes:
-            columns = Columns(*(str(row_flags.get(name, "")) for name in ("text_a", "text_b", "label")))
-            rules = RowRules() if self.parts else RowRules.of(self.config)
-            pairs = PairSource("dev_file", dev, "dev", labels, columns, rules).read()
+            pairs = self._read("dev")
             fitted.update(calibrate_on=dev, save_temperature="auto")
             if len(labels.names) == len(np.unique(pairs.known_labels)) == 2:  # or there is none to choose
                 fitted.update(save_threshold="true", tune_for="accuracy")
         flags = {**row_flags, **made, **fitted, "device": self.config.device}
         words = words_of("evaluate", model_path=folder / "pair", input_file=test, **flags)
         return Step("evaluate", [words], decided=lambda: self._verdict_of_pairs)
+
+    def _read(self, split: str) -> Pairs:
+        file, row_flags = self.file(split)
+        columns = Columns(*(str(row_flags.get(name, "")) for name in ("text_a", "text_b", "label")))
+        rules = RowRules() if self.parts else RowRules.of(self.config)
+        return PairSource(f"{split}_file", file, split, self.inputs.labels, columns, rules).read()
+
+    def _compare(self) -> Step:
+        """Compare the model with the one of the version before, on the test pairs of this one."""
+        (test, row_flags), before = self.file("test"), Path(self.config.keep)
+        names = {"v1" if before == self.folder.parent else before.name: before, self.folder.name: self.folder}
+        models = " ".join(f"{name}={shlex.quote(str(one / 'pair'))}" for name, one in names.items())
+        flags = {**row_flags, "input_file": test, "output_dir": self.folder / COMPARED, "int8": "none"}
+        words = words_of("compare", "models", models=models, **flags)
+
+        def decided() -> str:
+            flips = write_flips(before, self.folder, self._read("test"), self.inputs.labels.names)
+            return f"{self.change[0]}; {counted(flips, 'test pair')} decided otherwise: {COMPARED}/{FLIPS}"
+
+        return Step("compare with the version before", [words], decided=decided)
+
+    @cached_property
+    def change(self) -> tuple[str, bool]:
+        """Return in words how the model does beside that of the version before, and whether it is better."""
+        path = self.folder / COMPARED / "models.json"
+        return describe_change(read_json_object(path, "run the same command again"))
+
+    @property
+    def is_compared(self) -> bool:
+        """Return whether there is a version before, of classes as well."""
+        return bool(self.config.keep and self.config.train_file and self.inputs.labels.has_classes)
+
+    @property
+    def is_better(self) -> bool:
+        """Return whether the model is better than that of the version before."""
+        return self.is_compared and self.change[1]
 
     def _measure_general(self) -> Step:
         """Measure what the model that was given, or the new one once it is pretrained, has lost."""
@@ -463,6 +517,7 @@ class Plan:
         """Return what was reached, beside what needs no model, and what next."""
         of_pairs = [self._verdict_of_pairs] if self.config.train_file else []
         of_pairs += [f"general pairs: {self.cost['line']}"] if self.config.general_file else []
+        of_pairs += [self.change[0]] if self.is_compared else []
         return "; ".join([*of_pairs, *([self.search.verdict] if self.search else [])])
 
     @cached_property

@@ -118,6 +118,17 @@ class PipelineConfig(RowFlags):
         affects="fine-tuning",
     )
     seed: int = optimisation_option(1234, help="seed of weights, data order and masks", at_least=0)
+    keep: str = data_option(
+        "",
+        help="folder of an earlier pipeline of these pairs: its rows stay in the files that they are in, and "
+        "the new model is compared with its model",
+        reads="FOLDER",
+    )
+    use: str = data_option(
+        "",
+        help="version, v1, v2 and so on, that OUTPUT_DIR/current is to lead to; nothing else is done",
+        affects="start",
+    )
     verbose: bool = evaluation_option(
         False, help="show all that the steps say; false: it is in OUTPUT_DIR/pipeline.log", affects="start"
     )
@@ -132,7 +143,7 @@ class PipelineConfig(RowFlags):
 
     def __post_init__(self):
         super().__post_init__()
-        if not (self.train_file or self.faq_file):
+        if not (self.train_file or self.faq_file or self.use):
             raise InputError(
                 "give --train_file, labelled pairs, or --faq_file, questions and answers, or both"
             )

@@ -1,0 +1,147 @@
+"""Versions of a pipeline: OUT is v1; data that have changed since make OUT/v2, OUT/v3, ... beside it.
+
+A version is a pipeline of its own that begins from the one before it: from what that has pretrained, where
+the text is the same, and with each of its rows in the file that it was in, so that the test pairs only grow.
+It is compared with the one before on its test pairs. OUT/current leads to the exported model that is to be
+served: to a newer one if it is better there, or once it is asked for with --use.
+"""
+
+import os
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Mapping, Sequence
+
+from data_tools.text.table_writer import table_writer
+from ernie_pair.checks.pipeline_inputs import RECORD, REPORT, PipelineConfig, build_record
+from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.arrays import sha256_of_file
+from ernie_pair.core.files.atomic_files import published
+from ernie_pair.core.files.results import read_record
+from ernie_pair.core.progress import say
+from ernie_pair.evaluation.scorer import load
+from ernie_pair.pairs.data.pair_file import Pairs
+
+CURRENT, EXPORTED, COMPARED, FLIPS = "current", "exported", "compared", "flips.xlsx"
+DATA = ("train_file", "dev_file", "test_file", "faq_file", "input_path")
+
+
+def versions_in(folder: Path) -> list[Path]:
+    """Return the folders of the versions of a pipeline, its own first; [] where that is not done."""
+    if not _is_finished(folder):
+        return []
+    found, number = [folder], 2
+    while (folder / f"v{number}" / RECORD).is_file():
+        found.append(folder / f"v{number}")
+        number += 1
+    return found
+
+
+def version_of(config: PipelineConfig) -> PipelineConfig:
+    """Return the pipeline that ``config`` asks for: its own, or the version that its data are, or will be.
+
+    Raises InputError where the version before it was edited.
+    """
+    made = [] if config.fresh_start else versions_in(Path(config.output_dir))
+    now = _hashes(build_record(config, True).about({})["inputs"])
+    same = [number for number, folder in enumerate(made) if _hashes_of(folder) == now]
+    if not made or 0 in same:
+        return config
+    is_begun = len(made) > 1 and not _is_finished(made[-1])
+    number = same[0] if same else len(made) - is_begun
+    before = made[number - 1]
+    _check_unedited(before)
+    start, is_text_new = before / "dynamic", _hashes_of(before).get("input_path") != now.get("input_path")
+    known = read_record(before / RECORD)["settings"]["flags"]["model_name_or_path"]
+    return replace(
+        config,
+        output_dir=str(made[0] / f"v{number + 1}"),
+        model_name_or_path=str(start) if start.is_dir() else known or config.model_name_or_path,
+        pretrain=bool(config.input_path) and is_text_new if start.is_dir() or known else config.pretrain,
+        keep=str(before),
+    )
+
+
+def _is_finished(folder: Path) -> bool:
+    return (folder / REPORT).is_file() and bool(read_record(folder / RECORD).get("outputs"))
+
+
+def _hashes(inputs: Mapping[str, Sequence[Sequence[str]]]) -> dict[str, list[str]]:
+    """Return {flag: the hashes of its files}: a file that was moved is the same."""
+    return {flag: [sha256 for _, sha256 in files] for flag, files in inputs.items() if flag in DATA and files}
+
+
+def _hashes_of(folder: Path) -> dict[str, list[str]]:
+    return _hashes(read_record(folder / RECORD).get("inputs") or {})
+
+
+def _check_unedited(folder: Path) -> None:
+    """Raise InputError for files of a split that are not as they were made: rows would move."""
+    made = read_record(folder / "pairs" / ".train.jsonl.made.json").get("outputs", {})
+    for name, sha256 in made.items():
+        path = folder / "pairs" / name
+        if not path.is_file() or sha256_of_file(path) != sha256:
+            raise InputError(
+                f"{path} was changed since it was made, and its rows are to stay where they are; put it "
+                "back, or begin again in another --output_dir"
+            )
+
+
+def write_flips(before: Path, folder: Path, pairs: Pairs, names: Sequence[str]) -> int:
+    """Write which ``pairs`` two versions decide otherwise, with the scores of both; return how many."""
+    texts = list(zip(pairs.left, pairs.right))
+    old, new = (load(version / EXPORTED).predict(texts) for version in (before, folder))
+    final = folder / COMPARED / FLIPS
+    columns = ("text_a", "text_b", "label", "before", "now", "score_before", "score_now")
+    labels = [names[number] for number in pairs.known_labels]
+    scores = ([""] * len(texts) if one.scores is None else one.scores.tolist() for one in (old, new))
+    decided = zip(texts, labels, old.labels or (), new.labels or (), *scores)
+    rows = [(*both, label, *found) for both, label, *found in decided if found[0] != found[1]]
+    with published(final) as (draft,), table_writer(draft, final, columns) as write:
+        for row in rows:
+            write(row)
+    return len(rows)
+
+
+def describe_change(found: Mapping[str, Any]) -> tuple[str, bool]:
+    """Return what models.json of ``compare models`` says of the newer model, and whether it is better."""
+    old, new = found["models"][:2]
+    low, high = new["difference_interval"]
+    worth = "better" if low > 0 else "worse" if high < 0 else "no clear difference"
+    line = f"{new['name']} beside {old['name']} on the same {found['rows']} test pairs: accuracy "
+    line += f"{new['difference']:+.4f} ({low:+.4f} to {high:+.4f}): {worth}"
+    return line, low > 0
+
+
+def link_current(folder: Path, version: Path) -> None:
+    """Have OUT/current lead to the exported model of ``version``. Raises InputError where it is no link."""
+    link, target = folder / CURRENT, os.path.relpath(version / EXPORTED, folder)
+    if link.exists() and not link.is_symlink():
+        raise InputError(f"{link} is not a link of a pipeline; move it away, and run the same command again")
+    draft = link.with_name(f".{CURRENT}.new")
+    draft.unlink(missing_ok=True)
+    draft.symlink_to(target)
+    os.replace(draft, link)
+
+
+def describe_current(folder: Path) -> list[str]:
+    """Return a line on where OUT/current leads, and how that is changed; none without it."""
+    link = folder / CURRENT
+    if not link.is_symlink():
+        return []
+    again = f"ernie-pair pipeline --output_dir {shlex.quote(str(folder))} --use v1"
+    return [f"current   {link} leads to {os.readlink(link)}; to lead elsewhere: {again}"]
+
+
+def use(config: PipelineConfig) -> dict[str, Any]:
+    """Have OUT/current lead to the version --use. Raises InputError for one that is not there."""
+    folder = Path(config.output_dir)
+    made = {
+        f"v{number}": path for number, path in enumerate(versions_in(folder), start=1) if _is_finished(path)
+    }
+    if config.use not in made or not (made[config.use] / EXPORTED).is_dir():
+        there = ", ".join(made) or "none"
+        raise InputError(f"--use {config.use}: {folder} has no such version with a model (there: {there})")
+    link_current(folder, made[config.use])
+    say(f"{folder / CURRENT} leads to {made[config.use] / EXPORTED}")
+    return {"model": folder / CURRENT}
