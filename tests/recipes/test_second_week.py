@@ -1,0 +1,78 @@
+"""The same pipeline a week later, with more pairs: a version beside the first, which is compared and served."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+from tiny_pair import toy_rows, write_rows
+from tiny_ship import write_trained
+
+from ernie_pair.checks.pipeline import pipeline
+from ernie_pair.checks.pipeline_inputs import PipelineConfig
+from ernie_pair.core.errors import InputError
+
+pytestmark = [pytest.mark.recipes, pytest.mark.timeout(600)]
+ROWS = list(toy_rows(260, seed=5))
+
+
+def texts_in(folder, part):
+    lines = (folder / "pairs" / f"{part}.jsonl").read_text(encoding="utf-8").splitlines()
+    return {(row["text_a"], row["text_b"]) for row in map(json.loads, lines)}
+
+
+@pytest.fixture(scope="module")
+def first(module_path):
+    """The config of a pipeline that is done: 160 pairs on a start that was given."""
+    start = module_path / "start"
+    write_trained(start)
+    train = write_rows(module_path / "pairs.tsv", ROWS[:160])
+    config = PipelineConfig(
+        train_file=str(train), output_dir=str(module_path / "out"), model_name_or_path=str(start), epochs=1,
+        pretrain=False, device="cpu",
+    )  # fmt: skip
+    pipeline(config)
+    return config
+
+
+def test_more_pairs_make_a_version_beside_the_first(first, module_path, capsys):
+    out = module_path / "out"
+    write_rows(module_path / "pairs.tsv", ROWS)
+    pipeline(replace(first, dry_run=True))
+    assert f"version      {out / 'v2'}, after {out}" in capsys.readouterr().err and not (out / "v2").exists()
+    made = pipeline(first)
+    assert made["model"] == out / "v2" / "exported"
+    for part in ("train", "dev", "test"):
+        assert texts_in(out, part) <= texts_in(out / "v2", part)
+    assert len(texts_in(out, "test")) < len(texts_in(out / "v2", "test"))
+    told = capsys.readouterr().out
+    assert "v2 beside v1 on the same" in told and f"{out / 'current'} leads to" in told
+    flips = pd.read_excel(out / "v2" / "compared" / "flips.xlsx")
+    assert [*flips.columns[:5]] == ["text_a", "text_b", "label", "before", "now"]
+    assert (flips["before"] != flips["now"]).all()
+    pipeline(first)
+    assert (
+        f"{out / 'v2'} was made from the same inputs" in capsys.readouterr().err and not (out / "v3").exists()
+    )
+
+
+def test_current_leads_where_it_is_told(first, module_path):
+    out = module_path / "out"
+    for version, place in {"v2": "v2/exported", "v1": "exported"}.items():
+        pipeline(PipelineConfig(output_dir=str(out), use=version))
+        assert str((out / "current").readlink()) == place
+    with pytest.raises(InputError, match=r"use v9: .* has no such version with a model \(there: v1, v2\)"):
+        pipeline(PipelineConfig(output_dir=str(out), use="v9"))
+
+
+def test_a_version_that_was_edited_is_no_start(first, module_path, tmp_path):
+    out = shutil.copytree(module_path / "out", tmp_path / "out", symlinks=True)
+    shutil.rmtree(out / "v2")
+    train = write_rows(tmp_path / "pairs.tsv", ROWS[:200])
+    with open(out / "pairs" / "test.jsonl", "a", encoding="utf-8") as file:
+        file.write("\n")
+    with pytest.raises(
+        InputError, match="test.jsonl was changed since it was made, and its rows are to stay"
+    ):
+        pipeline(replace(first, output_dir=str(out), train_file=str(train)))
