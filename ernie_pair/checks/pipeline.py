@@ -138,7 +138,8 @@ def pipeline(config: PipelineConfig) -> dict[str, Any]:
         draft.write_text(plan.page(rows), encoding="utf-8")
     if config.train_file and (plan.is_better or not (top / CURRENT).is_symlink()):
         link_current(top, folder)
-    say("\n" + "\n".join([*plan.summary(), *describe_current(top)]))
+    *lines, result = plan.summary()
+    say("\n" + "\n".join([*lines, *describe_current(top), result]))
     return {**files, "result": plan.verdict, "metrics": plan.metrics}
 
 

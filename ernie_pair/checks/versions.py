@@ -125,9 +125,9 @@ def link_current(folder: Path, version: Path) -> None:
 
 
 def describe_current(folder: Path) -> list[str]:
-    """Return a line on where OUT/current leads, and how that is changed; none without it."""
+    """Return a line on where OUT/current leads, and how that is changed; none of one version alone."""
     link = folder / CURRENT
-    if not link.is_symlink():
+    if not link.is_symlink() or len(versions_in(folder)) < 2:
         return []
     again = f"ernie-pair pipeline --output_dir {shlex.quote(str(folder))} --use v1"
     return [f"current   {link} leads to {os.readlink(link)}; to lead elsewhere: {again}"]

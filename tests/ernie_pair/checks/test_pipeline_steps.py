@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tiny_pair
 from tiny_models import write_bert, write_sentence
+from tiny_ship import write_trained
 
 from ernie_pair.checks import pipeline_inputs
 from ernie_pair.checks.pipeline import MIN_STEPS, Plan, pipeline
@@ -259,9 +260,15 @@ def test_a_pipeline_that_is_done_says_so(asked, config, tmp_path, capsys):
     kept = [line for line in said.splitlines() if line.startswith(("report ", "serve ", "result "))]
     assert asked() == first and again.out.splitlines() == kept and len(kept) == 3
     assert again.err.splitlines()[-1].endswith("made from the same inputs and flags: nothing to do")
-    tiny_pair.write_pairs(tmp_path / "pairs.tsv", 62, seed=2)  # the steps know what to do about it
-    pipeline(config)
-    assert len(asked()) == 2 * len(first)
+    tiny_pair.write_pairs(tmp_path / "pairs.tsv", 62, seed=2)
+    (tmp_path / "a model" / "dynamic").rmdir()
+    write_trained(tmp_path / "a model" / "dynamic")
+    pipeline(replace(config, dry_run=True))
+    told = capsys.readouterr().err
+    assert f"{tmp_path}/a model/v2, after {tmp_path}/a model" in told and "pretraining  none" in told
+    (tmp_path / "text.txt").write_text("今天天气很好。\n我们去公园。\n\n" * 40, encoding="utf-8")
+    pipeline(replace(config, dry_run=True))
+    assert "pretraining  none" not in capsys.readouterr().err and asked() == first
 
 
 def test_a_dry_run_and_a_fresh_start(asked, config, tmp_path, capsys):
