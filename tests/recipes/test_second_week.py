@@ -3,15 +3,19 @@
 import json
 import shutil
 from dataclasses import replace
+from urllib.request import Request, urlopen
 
 import pandas as pd
 import pytest
+from pages import activated_environment, block_with, run_shell
+from started import service
 from tiny_pair import toy_rows, write_rows
 from tiny_ship import write_trained
 
 from ernie_pair.checks.pipeline import pipeline
 from ernie_pair.checks.pipeline_inputs import PipelineConfig
 from ernie_pair.core.errors import InputError
+from ernie_pair.service.serve import API_KEY
 
 pytestmark = [pytest.mark.recipes, pytest.mark.timeout(600)]
 ROWS = list(toy_rows(260, seed=5))
@@ -55,6 +59,27 @@ def test_more_pairs_make_a_version_beside_the_first(first, module_path, capsys):
     assert (
         f"{out / 'v2'} was made from the same inputs" in capsys.readouterr().err and not (out / "v3").exists()
     )
+
+
+def test_the_commands_that_watch_a_service(first, module_path, tmp_path):
+    """Two hundred requests are logged as the page says, by hashes, and are like the test pairs."""
+    shutil.copytree(module_path / "out" / "exported", tmp_path / "ship")
+    write_rows(tmp_path / "test.tsv", ROWS[:200])
+    log, environment = tmp_path / "requests.jsonl", {**activated_environment(), API_KEY: "secret"}
+    start, reload = block_with("watch a service").commands
+    words = start.replace("--log_share 0.1", "--log_share 1").split()[2:]
+    placed = [str(tmp_path / word) if word in ("ship", log.name) else word for word in words]
+    with service(*placed, key="secret") as address:
+        for row in ROWS[:200]:
+            body = json.dumps({"pairs": [row[:2]]}).encode()
+            headers = {"Authorization": "Bearer secret"}
+            urlopen(Request(f"{address}/predict", body, headers)).close()
+        here = address.removeprefix("http://")
+        assert "secret" not in run_shell(reload.replace("127.0.0.1:8000", here), tmp_path, environment)
+    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    assert len(lines) == 200 and ROWS[0][0] not in log.read_text(encoding="utf-8")
+    (drift,) = block_with("watch its drift").commands
+    assert run_shell(drift, tmp_path, environment).startswith("nothing moved")
 
 
 def test_current_leads_where_it_is_told(first, module_path):
