@@ -20,11 +20,11 @@ PACKAGES = ("data_tools", "ernie_pair")
 OPTIONS = "ernie_pair/core/cli/"  # which flags there are is known there
 KERNELS = "ernie_pair/kernels/library.py"  # the first call into it from a model is its first layer
 LIMITS = {  # what is counted: at most, aim
-    "lines of data_tools and ernie_pair": (66_342, 42_000),
+    "lines of data_tools and ernie_pair": (66_344, 42_000),
     "lines of scripts": (5_493, 3_500),
     "lines of tests": (63_111, 36_000),
     "files of the package": (290, 200),
-    "lists of flag names outside options": (1, 0),
+    "lists of flag names outside options": (0, 0),
     "flags, distinct": (305, 200),
     "flags of train": (79, 50),
     "files on the stack to the first layer": (9, 5),

@@ -23,7 +23,6 @@ from ernie_pair.evaluation.scorer import load
 from ernie_pair.pairs.data.pair_file import Pairs
 
 CURRENT, EXPORTED, COMPARED, FLIPS = "current", "exported", "compared", "flips.xlsx"
-DATA = ("train_file", "dev_file", "test_file", "faq_file", "input_path")
 
 
 def versions_in(folder: Path) -> list[Path]:
@@ -67,8 +66,11 @@ def _is_finished(folder: Path) -> bool:
 
 
 def _hashes(inputs: Mapping[str, Sequence[Sequence[str]]]) -> dict[str, list[str]]:
-    """Return {flag: the hashes of its files}: a file that was moved is the same."""
-    return {flag: [sha256 for _, sha256 in files] for flag, files in inputs.items() if flag in DATA and files}
+    """Return {flag: the hashes of its data}; a file that was moved is the same, and a start is no data."""
+    hashes = {flag: [sha256 for _, sha256 in files] for flag, files in inputs.items() if files}
+    hashes.pop("model_name_or_path", None)
+    hashes.pop("keep", None)
+    return hashes
 
 
 def _hashes_of(folder: Path) -> dict[str, list[str]]:

@@ -11,7 +11,7 @@ from tiny_search import texts_of, write_exports
 
 from ernie_pair import PairPredictor, load, open_embedder
 from ernie_pair.core.errors import MachineError
-from ernie_pair.inference.embedder import EmbedderOptions
+from ernie_pair.inference.embedder import EmbedderOptions, TextEmbedder
 
 TEXTS = texts_of(20)
 PROMPTED = EmbedderOptions(dim=8, prompt="我")
@@ -32,7 +32,7 @@ def here(module_path):
 
 
 def answers(model):
-    if hasattr(model, "embed"):
+    if isinstance(model, TextEmbedder):
         return model.embed(TEXTS)
     found = model.predict([(text, text[:3]) for text in TEXTS])
     return np.stack([found.scores, found.classes])
