@@ -50,15 +50,20 @@ def version_of(config: PipelineConfig) -> PipelineConfig:
     number = same[0] if same else len(made) - is_begun
     before = made[number - 1]
     _check_unedited(before)
+    version = replace(config, output_dir=str(made[0] / f"v{number + 1}"), keep=str(before))
+    if config.model_name_or_path != _start_of(made[0]):  # another start is asked for, and is taken
+        return version
     start, is_text_new = before / "dynamic", _hashes_of(before).get("input_path") != now.get("input_path")
-    known = read_record(before / RECORD)["settings"]["flags"]["model_name_or_path"]
+    known = _start_of(before)
     return replace(
-        config,
-        output_dir=str(made[0] / f"v{number + 1}"),
+        version,
         model_name_or_path=str(start) if start.is_dir() else known or config.model_name_or_path,
         pretrain=bool(config.input_path) and is_text_new if start.is_dir() or known else config.pretrain,
-        keep=str(before),
     )
+
+
+def _start_of(folder: Path) -> str:
+    return read_record(folder / RECORD)["settings"]["flags"]["model_name_or_path"]
 
 
 def _is_finished(folder: Path) -> bool:

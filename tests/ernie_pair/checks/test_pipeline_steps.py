@@ -266,6 +266,9 @@ def test_a_pipeline_that_is_done_says_so(asked, config, tmp_path, capsys):
     pipeline(replace(config, dry_run=True))
     told = capsys.readouterr().err
     assert f"{tmp_path}/a model/v2, after {tmp_path}/a model" in told and "pretraining  none" in told
+    write_trained(tmp_path / "other")
+    pipeline(replace(config, dry_run=True, model_name_or_path=str(tmp_path / "other")))
+    assert f"model        {tmp_path}/other: 1 layers" in capsys.readouterr().err
     (tmp_path / "text.txt").write_text("今天天气很好。\n我们去公园。\n\n" * 40, encoding="utf-8")
     pipeline(replace(config, dry_run=True))
     assert "pretraining  none" not in capsys.readouterr().err and asked() == first
