@@ -2,15 +2,16 @@
 
 Each number of the pairs is compared, those of the log with those of the reference: by a test, whose p is
 corrected for their number (Holm), and by the population stability index, PSI, which says how much: below 0.1
-little, above 0.25 much.
+little, above 0.25 much. Of a log of several days each day is compared too.
 """
 
 import logging
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -69,6 +70,13 @@ class Items(NamedTuple):
     labels: List[str]  # '' for none
     numbers: Dict[str, np.ndarray]  # {one of the names: float64 [N]}
 
+    def of_day(self, day: str) -> "Items":
+        """Return those of one day."""
+        places = [place for place, each in enumerate(self.days) if each == day]
+        texts, labels = [self.texts[place] for place in places], [self.labels[place] for place in places]
+        numbers = {name: values[places] for name, values in self.numbers.items()}
+        return Items(texts, [day] * len(places), labels, numbers)
+
 
 def drift(config: DriftConfig) -> Dict[str, Any]:
     """Write the page and the numbers, and return these. Raises InputError for what cannot be compared."""
@@ -93,11 +101,15 @@ def drift(config: DriftConfig) -> Dict[str, Any]:
     for name, items in ((config.reference, reference), (config.log, found)):
         if len(items.labels) < LEAST:
             raise InputError(f"{name}: {len(items.labels)} rows are too few to compare; give {LEAST} or more")
-    tests = compare(reference, found)
-    moved = [test for test in tests if test["p"] < ALPHA]
-    verdict = "; ".join(f"{test['name']} moved: PSI {test['psi']:.2f}" for test in moved) or "nothing moved"
-    tables = [_table_of(tests), *_days(reference, found), _new_texts(reference, found)]
-    content = {"verdict": verdict, "model": model, "tests": tests}
+    tests, days = compare(reference, found), compare_days(reference, found)
+    correct([*tests, *chain(*days.values())])
+    verdict = _moved(tests) or "nothing moved"
+    first = next((day for day, of_day in days.items() if _moved(of_day)), None)
+    if first:
+        as_a_whole = "" if _moved(tests) else "as a whole "
+        verdict = f"{as_a_whole}{verdict}; first on {first}: {_moved(days[first])}"
+    tables = [_table_of(tests), *_table_of_days(found, days), _new_texts(reference, found)]
+    content = {"verdict": verdict, "model": model, "tests": tests, "days": days}
     content.update({table.title: [dict(zip(table.heads, row)) for row in table.rows] for table in tables[1:]})
     draw = partial(_draw, reference.numbers[SCORES], found.numbers[SCORES])
     chart = draw_chart("Distribution of scores", draw, "")
@@ -179,7 +191,7 @@ def _scored(config: DriftConfig, predictor: PairPredictor) -> Items:
 
 
 def compare(reference: Items, found: Items) -> List[Dict[str, Any]]:
-    """Return {name, before, after, psi, p} of all that both sides have; p is corrected by Holm's method."""
+    """Return {name, before, after, psi, p} of all that both sides have; p is to be corrected, `correct`."""
     from scipy.stats import chi2_contingency, ks_2samp
 
     tests: List[Dict[str, Any]] = []
@@ -198,10 +210,25 @@ def compare(reference: Items, found: Items) -> List[Dict[str, Any]]:
             p = float(ks_2samp(*sides, method="asymp").pvalue)
         means = [float(side.mean()) for side in sides]
         tests.append({"name": name, "before": means[0], "after": means[1], "psi": _psi(counts), "p": p})
+    return tests
+
+
+def compare_days(reference: Items, found: Items) -> Dict[str, List[Dict[str, Any]]]:
+    """Return what `compare` says of each day of LEAST rows, where a log has several days."""
+    counts = sorted(Counter(found.days).items())
+    enough = [day for day, rows in counts if rows >= LEAST and len(counts) > 1]
+    return {day: compare(reference, found.of_day(day)) for day in enough}
+
+
+def correct(tests: Sequence[Dict[str, Any]]) -> None:
+    """Correct the p of all ``tests`` for their number, by Holm's method."""
     highest = 0.0
     for place, test in enumerate(sorted(tests, key=lambda test: test["p"])):
         highest = test["p"] = max(highest, min(1.0, (len(tests) - place) * test["p"]))
-    return tests
+
+
+def _moved(tests: Sequence[Dict[str, Any]]) -> str:
+    return "; ".join(f"{test['name']} moved: PSI {test['psi']:.2f}" for test in tests if test["p"] < ALPHA)
 
 
 def _counts(before: np.ndarray, after: np.ndarray, by_value: bool) -> np.ndarray:
@@ -224,20 +251,14 @@ def _table_of(tests: Sequence[Dict[str, Any]]) -> Table:
     return Table("What moved", heads, rows, "PSI below 0.1: little, above 0.25: much.")
 
 
-def _days(reference: Items, found: Items) -> List[Table]:
-    """Return a table of the days of a log that spans several, the means of each and the PSI of its scores."""
+def _table_of_days(found: Items, days: Mapping[str, Sequence[Dict[str, Any]]]) -> List[Table]:
+    """Return a table of the days of a log that spans several, the means of each and what moved."""
     rows: List[List[Optional[object]]] = []
-    days, before = np.array(found.days), reference.numbers[SCORES]
-    for day in sorted({*found.days}):
-        means = []
-        for values in found.numbers.values():
-            known = values[(days == day) & ~np.isnan(values)]
-            means.append(float(known.mean()) if len(known) else None)
-        scores = found.numbers[SCORES][days == day]
-        is_scored = not np.isnan([*before, *scores]).any()
-        psi = _psi(_counts(before, scores, False)) if is_scored else None
-        rows.append([day, int((days == day).sum()), *means, psi])
-    heads = ["day (UTC)", "rows", *found.numbers, "PSI of scores"]
+    for day, count in sorted(Counter(found.days).items()):
+        numbers = [values[~np.isnan(values)] for values in found.of_day(day).numbers.values()]
+        means = [float(values.mean()) if len(values) else None for values in numbers]
+        rows.append([day, count, *means, _moved(days[day]) if day in days else "too few rows"])
+    heads = ["day (UTC)", "rows", *found.numbers, "moved"]
     return [Table("By day", heads, rows, "")] if len(rows) > 1 else []
 
 

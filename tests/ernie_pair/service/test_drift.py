@@ -11,7 +11,18 @@ from tiny_search import texts_of, write_exports
 
 from ernie_pair.core.errors import InputError
 from ernie_pair.inference.predictor import PairPredictor
-from ernie_pair.service.drift import CUT, LENGTHS, SCORES, UNKNOWN, DriftConfig, Items, compare, drift
+from ernie_pair.service.drift import (
+    CUT,
+    LENGTHS,
+    SCORES,
+    UNKNOWN,
+    DriftConfig,
+    Items,
+    compare,
+    compare_days,
+    correct,
+    drift,
+)
 
 
 def drawn(rng, count=400, shift=0.0, longer=0.0, unknown=0.02, cut=0.05):
@@ -27,7 +38,13 @@ def drawn(rng, count=400, shift=0.0, longer=0.0, unknown=0.02, cut=0.05):
 
 
 def alarms(reference, found):
-    return [test["name"] for test in compare(reference, found) if test["p"] < 0.05]
+    return [test["name"] for test in compared(reference, found) if test["p"] < 0.05]
+
+
+def compared(reference, found):
+    tests = compare(reference, found)
+    correct(tests)
+    return tests
 
 
 def test_splits_of_one_distribution_seldom_raise_an_alarm():
@@ -44,9 +61,27 @@ def test_splits_of_one_distribution_seldom_raise_an_alarm():
 ])  # fmt: skip
 def test_a_planted_drift_is_found_and_nothing_else(planted, moved):
     rng = np.random.default_rng(1)
-    found = compare(drawn(rng), drawn(rng, **planted))
+    found = compared(drawn(rng), drawn(rng, **planted))
     assert [test["name"] for test in found if test["p"] < 0.05] == moved
     assert all((test["psi"] > 0.1) == (test["name"] in moved) for test in found)
+
+
+def test_the_day_on_which_a_drift_began_is_found_and_no_day_before():
+    rng, first, day_of = np.random.default_rng(2), [], "2026-12-{:02}".format
+    for _ in range(100):
+        days = [(day, drawn(rng, 140, shift=1.5 if day >= 8 else 0.0)) for day in range(1, 15)]
+        dates, labels = (
+            [day_of(day) for day, _ in days for _ in range(140)],
+            sum((one.labels for _, one in days), []),
+        )
+        numbers = {
+            name: np.concatenate([one.numbers[name] for _, one in days]) for name in days[0][1].numbers
+        }
+        log = Items([()] * len(dates), dates, labels, numbers)
+        tests = compare_days(drawn(rng), log)
+        correct([test for of_day in tests.values() for test in of_day])
+        first.append(min(day for day, of_day in tests.items() if any(test["p"] < 0.05 for test in of_day)))
+    assert sum(day == day_of(8) for day in first) >= 95
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +137,8 @@ def test_what_moved_is_told_by_day_and_with_new_texts(asked):
     change(asked.log, new, {**new, "time": "2026-12-01T00:00:00.000+00:00"})
     found = drift(asked)
     assert found["verdict"].startswith("scores moved: PSI ") and "unknown tokens moved" in found["verdict"]
-    assert [row["rows"] for row in found["By day"]] == [40, 40]
+    assert "; first on" not in found["verdict"]
+    assert [(row["rows"], row["moved"]) for row in found["By day"]] == 2 * [(40, "too few rows")]
     assert found["New texts"][0]["text"] == "☃☃ | 好" and len(found["New texts"]) == 1
 
 
