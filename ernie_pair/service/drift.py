@@ -125,9 +125,7 @@ def read_log(path: str, endpoint: str, model: str) -> Tuple[Items, str]:
 
     Raises InputError if they are all of other models or routes.
     """
-    files = [Path(path), *(Path(f"{path}.{number}") for number in range(1, FILES))]
-    there = [file for file in files if file.is_file()] or files[:1]
-    lines = [line for file in there for line in _lines(file)]
+    lines = list(log_lines(path))
     wanted = [line for line in lines if line["endpoint"] == endpoint]
     if not wanted:
         routes = ", ".join(sorted({line["endpoint"] for line in lines})) or "none"
@@ -151,6 +149,13 @@ def read_log(path: str, endpoint: str, model: str) -> Tuple[Items, str]:
     days, labels = [line["time"][:10] for line in kept], [str(line.get("label") or "") for line in kept]
     columns = {name: np.array(values, dtype=np.float64) for name, values in numbers.items()}
     return Items(texts, days, labels, columns), model
+
+
+def log_lines(path: str) -> Iterator[Dict[str, Any]]:
+    """Yield the sound lines of a log, and of the older files beside it."""
+    files = [Path(path), *(Path(f"{path}.{number}") for number in range(1, FILES))]
+    for file in [file for file in files if file.is_file()] or files[:1]:
+        yield from _lines(file)
 
 
 def _lines(path: Path) -> Iterator[Dict[str, Any]]:
