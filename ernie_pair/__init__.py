@@ -53,6 +53,7 @@ if TYPE_CHECKING:  # imported when a name is asked for, since most of it loads P
     from ernie_pair.inference.predictor import PairPredictor
     from ernie_pair.inference.scores import Prediction
     from ernie_pair.inference.vector_files import open_vectors
+    from ernie_pair.labelling.asked_labels import AuditLabelsConfig, SelectConfig
     from ernie_pair.launch.notebook import notebook_launcher
     from ernie_pair.models.commands import NewModelConfig
     from ernie_pair.models.networks.classifier import PairClassifier
@@ -79,6 +80,7 @@ if TYPE_CHECKING:  # imported when a name is asked for, since most of it loads P
 
     # The functions of Python, which `COMMANDS` of ernie_pair.commands declares, for type checkers.
     audit_duplicates: Callable[..., Path]
+    audit_labels: Callable[..., dict[str, Any]]
     audit_pairs: Callable[..., dict[str, Any]]
     audit_text: Callable[..., dict[str, Any]]
     build_vocab: Callable[..., Path]
@@ -99,13 +101,15 @@ if TYPE_CHECKING:  # imported when a name is asked for, since most of it loads P
     pretrain: Callable[..., PretrainResult]
     search: Callable[..., Union[list[Hit], list[list[Hit]]]]
     search_params: Callable[..., Study]
+    select: Callable[..., Path]
     serve: Callable[..., None]
     split_pairs: Callable[..., Path]
     train: Callable[..., TrainResult]
     train_embedding: Callable[..., TrainResult]
 
 __all__ = [
-    "AuditConfig", "AuditDuplicatesConfig", "AuditPairsConfig", "CheckpointError", "Conversion",
+    "AuditConfig", "AuditDuplicatesConfig", "AuditLabelsConfig", "AuditPairsConfig",
+    "CheckpointError", "Conversion",
     "ConvertConfig", "CrossValidateConfig", "DistillConfig", "EmbedConfig", "EmbeddingConfig",
     "EmbeddingTrainer",
     "ErniePairError", "EvalPrediction", "EvaluateConfig", "EvaluateEmbeddingConfig",
@@ -114,13 +118,14 @@ __all__ = [
     "LostProcessError", "MachineError", "MaskFiller", "MtebEncoder", "NewModelConfig", "NumbersError",
     "PairCallback", "PairClassifier", "PairConfig", "PairPredictor", "PairSearcher", "PairTokenizer",
     "PairTrainer", "PipelineConfig", "PredictConfig", "Prediction", "PrepareConfig", "PretrainConfig",
-    "PretrainResult", "SampleConfig", "SearchConfig", "SearchParamsConfig", "ServeConfig",
+    "PretrainResult", "SampleConfig", "SearchConfig", "SearchParamsConfig", "SelectConfig", "ServeConfig",
     "SplitPairsConfig", "StudentConfig", "TextEmbedder", "TrainConfig", "TrainEmbeddingConfig",
     "TrainResult", "TrainerControl", "TrainerState", "VocabConfig", "__version__", "audit_duplicates",
+    "audit_labels",
     "audit_pairs", "audit_text", "build_vocab", "convert", "cross_validate", "distill", "embed", "evaluate",
     "evaluate_mlm", "explain", "export", "export_pair", "index", "load", "load_config", "make_sample",
     "measure_robustness", "new_model", "notebook_launcher", "open_embedder", "open_vectors", "pipeline",
-    "predict", "prepare", "pretrain", "search", "search_params", "serve", "set_seed", "split_pairs",
+    "predict", "prepare", "pretrain", "search", "search_params", "select", "serve", "set_seed", "split_pairs",
     "train", "train_embedding",
 ]  # fmt: skip
 

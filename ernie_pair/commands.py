@@ -64,6 +64,10 @@ COMMANDS = {
         "ernie_pair.retrieval.duplicates:audit_duplicates", "AuditDuplicatesConfig",
         python="audit_duplicates", returns="output_file"
     ),
+    "audit labels": Command(
+        "data", "Measure how far annotators agree, and write the labels to train on",
+        "ernie_pair.labelling.asked_labels:audit_labels", "AuditLabelsConfig", python="audit_labels"
+    ),
     "build vocab": Command(
         "data", "Build a vocabulary (vocab.txt) from text",
         "data_tools.build_vocab", "VocabConfig", python="build_vocab", returns="output_file", also="vocab"
@@ -88,6 +92,10 @@ COMMANDS = {
     "inspect-data": Command(
         "data", "Show samples of a corpus with their masks",
         "ernie_pair.checks.inspect_data", "InspectConfig"
+    ),
+    "select": Command(
+        "data", "Choose the pairs to label next, as a table or as tasks",
+        "ernie_pair.labelling.asked_labels:select", "SelectConfig", python="select", returns="output_file"
     ),
     "mine": Command(
         "data", "Derive new training pairs from labelled ones",

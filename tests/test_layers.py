@@ -56,6 +56,7 @@ BELOW = {
     "ernie_pair/evaluation/embeddings": ("ernie_pair/embeddings", "ernie_pair/deployment"),
     "ernie_pair/embeddings/train": ("ernie_pair/evaluation/embeddings",),
     "ernie_pair/mining": ("ernie_pair/retrieval",),
+    "ernie_pair/labelling": ("ernie_pair/service",),
     "ernie_pair/pretraining/config": (
         "data_tools/samples",
         "ernie_pair/kernels",

@@ -86,7 +86,7 @@ def test_an_unknown_command_error_suggests_the_nearest_ones(word, meant, capsys)
 
 @pytest.mark.parametrize("words, message", [
     ("checkpoint", "write checkpoint show, checkpoint diff or checkpoint average; "),
-    ("audit pair x.tsv", "write audit text, audit pairs or audit duplicates; "),
+    ("audit pair x.tsv", "write audit text, audit pairs, audit duplicates or audit labels; "),
     ("convert --to paddle", "--to takes hf alone; write convert --to hf"),
 ])  # fmt: skip
 def test_a_command_of_several_forms_names_them(words, message, capsys):

@@ -1,0 +1,1 @@
+"""Which pairs are labelled next, and the labels that come back."""
