@@ -44,7 +44,7 @@ if TYPE_CHECKING:  # imported when a name is asked for, since most of it loads P
     from ernie_pair.embeddings.train.embedding_config import EmbeddingConfig, TrainEmbeddingConfig
     from ernie_pair.embeddings.train.embedding_trainer import EmbeddingTrainer
     from ernie_pair.evaluation.robustness_table import measure_robustness
-    from ernie_pair.experiments.config import CrossValidateConfig, SearchParamsConfig
+    from ernie_pair.experiments.config import CrossValidateConfig, LearningCurveConfig, SearchParamsConfig
     from ernie_pair.experiments.cross_validate import CrossValidation
     from ernie_pair.experiments.split_pairs import SplitPairsConfig
     from ernie_pair.inference.embedder import TextEmbedder
@@ -93,6 +93,7 @@ if TYPE_CHECKING:  # imported when a name is asked for, since most of it loads P
     explain: Callable[..., dict[str, Any]]
     export: Callable[..., Path]
     index: Callable[..., Path]
+    learning_curve: Callable[..., dict[str, Any]]
     make_sample: Callable[..., Path]
     new_model: Callable[..., Path]
     pipeline: Callable[..., dict[str, Any]]
@@ -108,25 +109,23 @@ if TYPE_CHECKING:  # imported when a name is asked for, since most of it loads P
     train_embedding: Callable[..., TrainResult]
 
 __all__ = [
-    "AuditConfig", "AuditDuplicatesConfig", "AuditLabelsConfig", "AuditPairsConfig",
-    "CheckpointError", "Conversion",
-    "ConvertConfig", "CrossValidateConfig", "DistillConfig", "EmbedConfig", "EmbeddingConfig",
-    "EmbeddingTrainer",
-    "ErniePairError", "EvalPrediction", "EvaluateConfig", "EvaluateEmbeddingConfig",
-    "EvaluateMlmConfig", "EvaluateSearchConfig", "ExplainConfig", "Explanation", "ExportConfig",
-    "ExportEmbeddingConfig", "Hit", "IndexConfig", "InputError",
-    "LostProcessError", "MachineError", "MaskFiller", "MtebEncoder", "NewModelConfig", "NumbersError",
-    "PairCallback", "PairClassifier", "PairConfig", "PairPredictor", "PairSearcher", "PairTokenizer",
-    "PairTrainer", "PipelineConfig", "PredictConfig", "Prediction", "PrepareConfig", "PretrainConfig",
-    "PretrainResult", "SampleConfig", "SearchConfig", "SearchParamsConfig", "SelectConfig", "ServeConfig",
-    "SplitPairsConfig", "StudentConfig", "TextEmbedder", "TrainConfig", "TrainEmbeddingConfig",
-    "TrainResult", "TrainerControl", "TrainerState", "VocabConfig", "__version__", "audit_duplicates",
-    "audit_labels",
-    "audit_pairs", "audit_text", "build_vocab", "convert", "cross_validate", "distill", "embed", "evaluate",
-    "evaluate_mlm", "explain", "export", "export_pair", "index", "load", "load_config", "make_sample",
-    "measure_robustness", "new_model", "notebook_launcher", "open_embedder", "open_vectors", "pipeline",
-    "predict", "prepare", "pretrain", "search", "search_params", "select", "serve", "set_seed", "split_pairs",
-    "train", "train_embedding",
+    "AuditConfig", "AuditDuplicatesConfig", "AuditLabelsConfig", "AuditPairsConfig", "CheckpointError",
+    "Conversion", "ConvertConfig", "CrossValidateConfig", "DistillConfig", "EmbedConfig",
+    "EmbeddingConfig", "EmbeddingTrainer", "ErniePairError", "EvalPrediction", "EvaluateConfig",
+    "EvaluateEmbeddingConfig", "EvaluateMlmConfig", "EvaluateSearchConfig", "ExplainConfig",
+    "Explanation", "ExportConfig", "ExportEmbeddingConfig", "Hit", "IndexConfig", "InputError",
+    "LearningCurveConfig", "LostProcessError", "MachineError", "MaskFiller", "MtebEncoder",
+    "NewModelConfig", "NumbersError", "PairCallback", "PairClassifier", "PairConfig", "PairPredictor",
+    "PairSearcher", "PairTokenizer", "PairTrainer", "PipelineConfig", "PredictConfig", "Prediction",
+    "PrepareConfig", "PretrainConfig", "PretrainResult", "SampleConfig", "SearchConfig",
+    "SearchParamsConfig", "SelectConfig", "ServeConfig", "SplitPairsConfig", "StudentConfig",
+    "TextEmbedder", "TrainConfig", "TrainEmbeddingConfig", "TrainResult", "TrainerControl",
+    "TrainerState", "VocabConfig", "__version__", "audit_duplicates", "audit_labels", "audit_pairs",
+    "audit_text", "build_vocab", "convert", "cross_validate", "distill", "embed", "evaluate",
+    "evaluate_mlm", "explain", "export", "export_pair", "index", "learning_curve", "load", "load_config",
+    "make_sample", "measure_robustness", "new_model", "notebook_launcher", "open_embedder",
+    "open_vectors", "pipeline", "predict", "prepare", "pretrain", "search", "search_params", "select",
+    "serve", "set_seed", "split_pairs", "train", "train_embedding",
 ]  # fmt: skip
 
 

@@ -139,6 +139,11 @@ COMMANDS = {
         "ernie_pair.experiments.cross_validate", "ernie_pair.experiments.config:CrossValidateConfig",
         python="cross_validate", also="kfold"
     ),
+    "learning-curve": Command(
+        "sentence pairs", "Predict what more labels would give, from runs on shares of them",
+        "ernie_pair.experiments.learning_curve", "ernie_pair.experiments.config:LearningCurveConfig",
+        python="learning_curve"
+    ),
     "search-params": Command(
         "sentence pairs", "Search for the best training flags",
         "ernie_pair.experiments.search_params", "ernie_pair.experiments.config:SearchParamsConfig",

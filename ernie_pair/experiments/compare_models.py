@@ -59,7 +59,6 @@ CELLS: Dict[str, Callable[[Dict[str, Any]], str]] = {
 }
 NOTE = "Difference, same class and speedup: against the first model. Intervals: bootstrap over the pairs."
 
-
 logger = logging.getLogger(__name__)
 
 
@@ -153,7 +152,6 @@ def compare(
     classes = {name: each.prediction_of(logits[name]).classes for name, each in predictors.items()}
     hits = {name: (each == pairs.known_labels).astype(np.float64) for name, each in classes.items()}
     drawn = list(resamples(len(pairs), config.bootstrap, config.seed))
-
     is_partly_unseen = 0 < unseen.sum() < len(unseen)
 
     def with_interval(name: str, values: np.ndarray) -> Dict[str, Any]:

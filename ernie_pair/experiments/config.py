@@ -14,6 +14,7 @@ from ernie_pair.core.cli.options import (
     model_folder_option,
     model_option,
     optimisation_option,
+    parse_shares,
     path_option,
     precision_option,
     speed_option,
@@ -36,7 +37,28 @@ def _refuse_of_one_run(config: PairConfig) -> None:
 
 
 @dataclass(frozen=True)
-class CrossValidateConfig(OverwriteFlag, PairConfig):
+class ClassRunsConfig(OverwriteFlag, PairConfig):
+    """Flags of several runs of classifiers, on parts of the training pairs."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.target in (REGRESSION, RANKING):
+            raise InputError(f"--target {self.target}: this command is for classes; leave it out")
+        if self.streaming:
+            raise InputError("--streaming true never reads all rows, and parts need them all; leave it out")
+        _refuse_of_one_run(self)
+        if self.evaluation_strategy == "no":
+            raise InputError("--evaluation_strategy no chooses no best model to predict with; leave it out")
+
+    def config_of(self, train_file: Path, dev_file: Path, output_dir: Path, **flags: Any) -> TrainConfig:
+        """Return the flags of one run, whose pairs are in files that this package has written."""
+        own = {item.name: getattr(self, item.name) for item in fields(TrainConfig)}
+        flags |= {"train_file": train_file, "dev_file": dev_file, "output_dir": output_dir, "cache_dir": ""}
+        return TrainConfig(**{**own, **defaults_of(PairConfig, "rows"), **flags})
+
+
+@dataclass(frozen=True)
+class CrossValidateConfig(ClassRunsConfig):
     """Train a pair classifier once per fold, and predict every row with the run that has not seen its texts.
 
     Start it again to resume.
@@ -84,26 +106,31 @@ class CrossValidateConfig(OverwriteFlag, PairConfig):
         at_least=0,
     )
 
+
+@dataclass(frozen=True)
+class LearningCurveConfig(ClassRunsConfig, TrainConfig):
+    """Train on shares of the pairs, and predict what more labels would give. Start it again to resume."""
+
+    EXAMPLE = f"{TrainConfig.EXAMPLE} --test_file lcqmc"
+
+    output_dir: str = data_option(help="a folder per run, curve.json and curve.html go here", writes="FOLDER")
+    test_file: str = file_option(help="labelled pairs that every run is measured on")
+    shares: str = data_option(
+        "0.25,0.5,1", help="shares of the training pairs, three or more that rise; each holds those before it"
+    )
+    seeds: int = optimisation_option(
+        3, help="runs on each share: --seed and those after it", unit="runs", at_least=2, usual=True
+    )
+    metric: Literal["accuracy", "f1", "auc"] = evaluation_option("accuracy", help="what is predicted")
+    bootstrap: int = evaluation_option(
+        1000, unit="resamples", help="resamples of test rows and seeds for the intervals", at_least=1
+    )
+
     def __post_init__(self):
         super().__post_init__()
-        if self.target in (REGRESSION, RANKING):
-            raise InputError(
-                f"--target {self.target}: cross-validate is for classes; leave it out, or train once"
-            )
-        if self.streaming:
-            raise InputError("--streaming true never reads all rows, and folds need them all; leave it out")
-        _refuse_of_one_run(self)
-        if self.evaluation_strategy == "no":
-            raise InputError(
-                "--evaluation_strategy no chooses no best model, and each fold is predicted by its best; "
-                "leave it out"
-            )
-
-    def config_of(self, train_file: str, dev_file: str, output_dir: str) -> TrainConfig:
-        """Return the flags of one fold's run, whose pairs are in files that this package has written."""
-        own = {item.name: getattr(self, item.name) for item in fields(TrainConfig)}
-        places = {"train_file": train_file, "dev_file": dev_file, "output_dir": output_dir, "cache_dir": ""}
-        return TrainConfig(**{**own, **defaults_of(PairConfig, "rows"), **places})
+        shares = parse_shares("shares", self.shares, max(3, self.shares.count(",") + 1), "size")
+        if not shares or sorted({*shares}) != shares or shares[-1] > 1:
+            raise InputError(f"--shares {self.shares} must rise, to 1 at most; use 0.25,0.5,1")
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,16 @@
 """One run per fold; every row is predicted by the run that has not seen its texts. What the folds show."""
 
-import json
 import logging
 from collections import deque
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Tuple
 
 import numpy as np
 
-from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.checkpoint.run_folder import cleanup_on_error
-from ernie_pair.core.cli.options import defaults_of
-from ernie_pair.core.files.atomic_files import published
 from ernie_pair.core.progress import CountProgress, say
 from ernie_pair.evaluation.calibration import fit_temperature
 from ernie_pair.evaluation.evaluation import Answers, Fitted, evaluate_classes
@@ -24,28 +20,19 @@ from ernie_pair.experiments.config import CrossValidateConfig
 from ernie_pair.experiments.series import (
     PREDICTIONS,
     WRITTEN_FIRST,
+    ClassRuns,
     Metrics,
-    PairSeries,
-    TrainingRun,
     defined,
-    iterate_unfinished,
-    points_of,
     read_logits,
     report_series,
 )
 from ernie_pair.experiments.split_pairs import Folds, describe_folds, make_folds, split_fold
-from ernie_pair.models.labels import CLASSIFICATION, check_has_classes
-from ernie_pair.pairs.audit.trained_pairs import was_trained_on
 from ernie_pair.pairs.config.ask_config import EvaluateConfig
-from ernie_pair.pairs.config.pair_config import PairConfig
 from ernie_pair.pairs.data.pair_file import Pairs
-from ernie_pair.pairs.data.pair_source import PairSource
-from ernie_pair.pairs.data.rejected import ENDING, log_rejected
 from ernie_pair.pairs.targets.metrics import (
     LIKELIEST,
     METRICS,
     CountedRows,
-    choose_metric,
     measure,
     percentile_interval,
     resamples,
@@ -160,35 +147,15 @@ def cross_validate(config: CrossValidateConfig) -> CrossValidation:
         return _CrossValidation(config).make()
 
 
-class _CrossValidation(PairSeries):
+class _CrossValidation(ClassRuns):
     """The input of a cross-validation, divided; opened by every rank alike. Folds are counted from 0."""
 
     def __init__(self, config: CrossValidateConfig):
-        config = replace(config, best_metric=choose_metric(config.best_metric, CLASSIFICATION))
-        super().__init__("cross-validate", config, (PREDICTIONS, "folds.tsv", *FILES))
-        check_has_classes(self.labels, config.model_name_or_path, "cross-validate")
-        self.config, self.names = replace(config, label_map=self.label_map), self.labels.names
-        self.pairs = self._read("train")
-        self.dev = self._read("dev") if config.dev_file else None
+        files = (PREDICTIONS, "folds.tsv", *FILES)
+        super().__init__("cross-validate", config, files, "every fold is measured on rows that it knows")
         self.folds = make_folds(self.pairs, self.names, config.folds, config.group_by, config.seed)
-        seen = was_trained_on(config.model_name_or_path, self.pairs)
-        if seen.any() and self.world.is_first:
-            logger.warning(
-                "%d of %d rows were trained on by %s, so that every fold is measured on rows that it knows",
-                seen.sum(), len(seen), config.model_name_or_path,
-            )  # fmt: skip
         described = describe_folds(self.folds, self.pairs.known_labels, self.names)
         logger.info("%s: %s", config.train_file, described)
-
-    def _read(self, split: str) -> Pairs:
-        source = PairSource.of(self.config, f"{split}_file", self.labels)
-        pairs = source.read()
-        rejected = self.output_dir / f"{split}{ENDING}" if self.world.is_first else None
-        log_rejected(source.name, pairs.bad, len(pairs), rejected)
-        return pairs
-
-    def _run(self, number: int) -> Path:
-        return self.output_dir / f"fold-{number + 1}"
 
     def _part(self, number: int, name: str) -> Path:
         if name == "dev" and self.dev is not None:
@@ -197,15 +164,15 @@ class _CrossValidation(PairSeries):
 
     def make(self) -> CrossValidation:
         self.on_first(self._begin)
-        numbers = range(self.config.folds)
-        files = [self._run(number) / PREDICTIONS for number in numbers]
-        runs = [str(file.parent) for file in files]
-        for number in iterate_unfinished(runs, lambda number: bool(self.on_first(files[number].is_file))):
-            self._make(number)
+        runs = []
+        for number in range(self.config.folds):
+            train, dev, test = (self._part(number, name) for name in ("train", "dev", "test"))
+            config = self.config.config_of(train, dev, self.output_dir / f"fold-{number + 1}")
+            runs.append((config, test))
         logits = np.zeros((len(self.pairs), len(self.names)))  # log p, by the fold that has not seen the row
-        for number in numbers:
+        for number, file in enumerate(self.make_missing(runs)):
             own = np.flatnonzero(self.folds.fold == number)
-            logits[own] = read_logits(files[number], len(own), len(self.names))
+            logits[own] = read_logits(file, len(own), len(self.names))
         result = measure_folds(
             logits, self.pairs.known_labels, self.folds, self.config, self.output_dir / PREDICTIONS
         )
@@ -218,38 +185,11 @@ class _CrossValidation(PairSeries):
         """Keep the plan, and write the rows of each fold. Raises InputError first if a fold lacks some."""
         config, labels = self.config, self.pairs.known_labels
         share = 0.0 if config.dev_file else config.dev_share
-        parts = [split_fold(self.folds, labels, n, share, config.seed) for n in range(config.folds)]
-        own = {item.name for item in fields(PairConfig)} | {"folds", "group_by", "dev_share", "best_metric"}
-        own -= {"output_dir", "cache_dir", *defaults_of(config, "shown", "start")}
-        self.keep(config, {name: getattr(config, name) for name in sorted(own)})
-        keep_config(self.output_dir, "cross-validate", config)
-        for number, rows in enumerate(parts):
-            for name, picked in rows._asdict().items():
-                if len(picked):
-                    self._write_missing(self._part(number, name), self.pairs, picked.tolist())
-        if self.dev is not None:
-            self._write_missing(self._part(0, "dev"), self.dev, range(len(self.dev)))
-
-    def _write_missing(self, path: Path, pairs: Pairs, rows: Sequence[int]) -> None:
-        if path.is_file():
-            return
-        with published(path) as (draft,), open(draft, "w", encoding="utf-8") as file:
-            for row in rows:
-                label = self.names[pairs.known_labels[row]]
-                pair = {"sentence1": pairs.left[row], "sentence2": pairs.right[row], "label": label}
-                file.write(json.dumps(pair, ensure_ascii=False) + "\n")
-
-    def _make(self, number: int) -> None:
-        train, dev, test = (str(self._part(number, name)) for name in ("train", "dev", "test"))
-        run = TrainingRun(self.config.config_of(train, dev, str(self._run(number))))
-        run.train()
-        logits = run.logits(test)
-
-        def write_predictions() -> None:  # from then on the fold is done
-            with published(self._run(number) / PREDICTIONS) as (draft,):
-                _write_lines(draft, prediction_lines(logits, self.names, deque()))
-
-        self.on_first(write_predictions)
+        parts = {} if self.dev is None else {self._part(0, "dev"): self.dev}
+        for number in range(config.folds):
+            rows = split_fold(self.folds, labels, number, share, config.seed)._asdict().items()
+            parts.update({self._part(number, n): self.pairs.rows(own) for n, own in rows if len(own)})
+        self.begin("cross-validate", parts, ("folds", "group_by", "dev_share"))
 
     def _publish(self, result: CrossValidation, logits: np.ndarray) -> None:
         config, left_out = self.config, [row.place for row in self.pairs.bad]
@@ -257,19 +197,17 @@ class _CrossValidation(PairSeries):
         evaluation = evaluate_folds(result, answers, config)
         with self.series.published() as (predictions, folds, *report):
             lines = prediction_lines(logits, self.names, deque(left_out))
-            _write_lines(predictions, lines)
+            predictions.write_text("".join(lines), encoding="utf-8")
             numbers, groups = (each.tolist() for each in (self.folds.fold + 1, self.folds.group))
             places = np.setdiff1d(np.arange(len(numbers) + len(left_out)), left_out).tolist()
             lines = (f"{place}\t{fold}\t{group}\n" for place, fold, group in zip(places, numbers, groups))
-            _write_lines(folds, ["index\tfold\tgroup\n", *lines])  # the place is that in the input
+            folds.write_text(
+                "".join(["index\tfold\tgroup\n", *lines]), encoding="utf-8"
+            )  # the place is that in the input
             write_report(report, evaluation, answers, config.worst_rows, [build_fold_table(result)])
-        points = points_of("fold", result.folds, "mean", result.mean)
+        points = [(n, {f"fold/{m}": v for m, v in of.items()}) for n, of in enumerate(result.folds, start=1)]
+        points.append((config.folds, {f"mean/{metric}": value for metric, value in result.mean.items()}))
         report_series(config.reporters, self.output_dir, asdict(config), points)
         logger.info(
             "every row predicted once: %s; report: %s", result.predictions, self.output_dir / FILES[-1]
         )
-
-
-def _write_lines(path: Path, lines: Iterable[str]) -> None:
-    with open(path, "w", encoding="utf-8") as file:
-        file.writelines(lines)

@@ -7,14 +7,13 @@ what the trials before it have shown; a killed search goes on with the trial tha
 import math
 import warnings
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
 import yaml
 
-from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.checkpoint.run_folder import BEST, cleanup_on_error, find_best
 from ernie_pair.core.cli.options import defaults_of, paths_in
 from ernie_pair.core.errors import CheckpointError, InputError, NumbersError, message_of
@@ -26,7 +25,7 @@ from ernie_pair.experiments.config import SearchParamsConfig
 from ernie_pair.experiments.series import WRITTEN_FIRST, PairSeries, TrainingRun, report_series
 from ernie_pair.pairs.config.pair_config import TrainConfig
 from ernie_pair.pairs.data.pair_source import PairSource
-from ernie_pair.pairs.targets.metrics import choose_metric, training_groups
+from ernie_pair.pairs.targets.metrics import training_groups
 from ernie_pair.report.page import Chart, Origin, Table, chart_of_figure, page_of_tables
 from ernie_pair.runtime.processes.stop_signals import StopSignals
 from ernie_pair.runtime.processes.world import launched_world, seed_of
@@ -55,13 +54,8 @@ def suggest_value(trial: Any, name: str, suggest: str, **given: Any) -> Any:
 
 def _set_here(config: SearchParamsConfig) -> set[str]:
     """Return the flags that are set for each trial, or are of no effect on it."""
-    return {
-        *paths_in(config, "writes"),
-        *defaults_of(config, "shown", "start"),
-        "trials",
-        "space",
-        "eval_freq",
-    }
+    own = ("trials", "space", "eval_freq")
+    return {*paths_in(config, "writes"), *defaults_of(config, "shown", "start"), *own}
 
 
 def read_space(config: SearchParamsConfig) -> dict[str, dict[str, Any]]:
@@ -148,14 +142,11 @@ class _Search(PairSeries):
     def __init__(self, config: SearchParamsConfig):
         self.space = read_space(config)
         super().__init__("search-params", config, FILES)
-        metric = choose_metric(config.best_metric, self.labels.target)
-        self.config = replace(config, best_metric=metric, label_map=self.label_map)
 
     def begin(self) -> None:
         set_here = _set_here(self.config)
         plan = {name: value for name, value in asdict(self.config).items() if name not in set_here}
-        self.keep(self.config, {"search space": self.space, **plan})
-        keep_config(self.output_dir, "search-params", self.config)
+        self.keep("search-params", {"search space": self.space, **plan})
         self.study, self.storage = open_study(self.config)
 
     def draw(self) -> Optional[tuple[int, dict[str, Any]]]:

@@ -15,27 +15,35 @@ import gc
 import logging
 import math
 import time
+from collections import deque
 from contextlib import suppress
+from dataclasses import fields, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, TypeVar, Union
+from typing import Any, Callable, Collection, Iterator, Mapping, Optional, Sequence, TypeVar, Union
 
 import numpy as np
 
+from ernie_pair.checkpoint.run_config import keep_config
 from ernie_pair.checkpoint.run_folder import ensure_run_id
+from ernie_pair.core.cli.options import defaults_of
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.core.files.arrays import sha256_of_file
-from ernie_pair.core.files.atomic_files import CONFIG_YAML
+from ernie_pair.core.files.atomic_files import CONFIG_YAML, published
 from ernie_pair.core.files.json_file import as_read, read_json_object
 from ernie_pair.core.files.results import Results, files_of, followed
-from ernie_pair.evaluation.predict_pair import read_log_probabilities
-from ernie_pair.experiments.config import CrossValidateConfig, SearchParamsConfig
-from ernie_pair.models.labels import Labels, parse_label_map
+from ernie_pair.evaluation.predict_pair import prediction_lines, read_log_probabilities
+from ernie_pair.experiments.config import CrossValidateConfig, LearningCurveConfig, SearchParamsConfig
+from ernie_pair.models.labels import Labels, check_has_classes, parse_label_map
 from ernie_pair.models.source import ModelSource, open_model
-from ernie_pair.pairs.config.pair_config import TrainConfig, chosen_labels
-from ernie_pair.pairs.data.pair_source import PairSource, check_columns, label_map_in
-from ernie_pair.pairs.data.rejected import ENDING
-from ernie_pair.pairs.targets.metrics import METRICS
+from ernie_pair.pairs.audit.new_pairs import write_pairs
+from ernie_pair.pairs.audit.trained_pairs import was_trained_on
+from ernie_pair.pairs.config.pair_config import PairConfig, TrainConfig, chosen_labels
+from ernie_pair.pairs.data.pair_file import Pairs
+from ernie_pair.pairs.data.pair_source import SPLITS, PairSource, check_columns, label_map_in
+from ernie_pair.pairs.data.rejected import ENDING, log_rejected
+from ernie_pair.pairs.targets.metrics import METRICS, choose_metric
 from ernie_pair.pairs.train.trainer import PairTrainer
 from ernie_pair.runtime.cpu import keep_freed_memory
 from ernie_pair.runtime.device import start_device
@@ -47,9 +55,9 @@ from ernie_pair.training.run_log import Reporter
 from ernie_pair.training.task import TrainResult
 
 PLAN, PREDICTIONS = "plan.json", "predictions.tsv"
-WRITTEN_FIRST = (PLAN, CONFIG_YAML, f"train{ENDING}", f"dev{ENDING}")  # before the first run
+WRITTEN_FIRST = (PLAN, CONFIG_YAML, *(f"{part}{ENDING}" for part in SPLITS))  # before the first run
 Plan = dict[str, object]
-SeriesConfig = Union[CrossValidateConfig, SearchParamsConfig]
+SeriesConfig = Union[CrossValidateConfig, LearningCurveConfig, SearchParamsConfig]
 Result = TypeVar("Result")
 Metrics = dict[str, float]
 Point = tuple[int, Metrics]  # the step of a reporter, and values by their names
@@ -138,8 +146,8 @@ def iterate_unfinished(runs: Sequence[str], is_done: Callable[[int], bool]) -> I
 class PairSeries:
     """A series of runs of `ernie-pair train` from one model, each made by all ranks; one without a launcher.
 
-    Opened by every rank alike; the first alone writes. ``label_map``: that of --label_map, or of the words of
-    the training pairs, for its runs.
+    Opened by every rank alike; the first alone writes. ``config`` has the label_map of the words of the
+    training pairs, if none is given.
     """
 
     def __init__(self, command: str, config: SeriesConfig, files: Sequence[str]):
@@ -150,25 +158,74 @@ class PairSeries:
         kind_of_model, is_new = config.model_type or "", config.from_scratch
         self.source = open_model(config.model_name_or_path, model_type=kind_of_model, from_scratch=is_new)
         self.labels = chosen_labels(config, self.source.spec)
-        self._flags = [flag for flag in ("train_file", "dev_file") if getattr(config, flag)]
+        self._flags = [n for n in ("train_file", "dev_file", "test_file") if getattr(config, n, "")]
         check_columns([PairSource.of(config, flag, self.labels) for flag in self._flags])
-        self.label_map = label_map_in(PairSource.of(config, "train_file"), self.labels, config.label_map)
-        if self.label_map:
-            self.labels = parse_label_map(self.label_map)
-        inputs = {flag: getattr(config, flag) for flag in ("train_file", "dev_file")}
-        self.series = Series(command, config, files, inputs)
+        label_map = label_map_in(PairSource.of(config, "train_file"), self.labels, config.label_map)
+        if label_map:
+            self.labels = parse_label_map(label_map)
+        metric = choose_metric(config.best_metric, self.labels.target)
+        self.config: Any = replace(config, best_metric=metric, label_map=label_map)
+        self.series = Series(command, config, files, {flag: getattr(config, flag) for flag in self._flags})
         self.output_dir = self.series.folder
         self.on_first(self.series.check_existing)
 
-    def keep(self, config: SeriesConfig, plan: Plan) -> None:
-        """Write the record, with the hashes of the pairs and of the model in ``plan``."""
-        plan.update((f"{flag} (sha256)", PairSource.of(config, flag).sha256()) for flag in self._flags)
+    def keep(self, command: str, plan: Plan) -> None:
+        """Write the record, with the hashes of the pairs and of the model in ``plan``, and the flags."""
+        plan.update((f"{flag} (sha256)", PairSource.of(self.config, flag).sha256()) for flag in self._flags)
         self.series.keep({**plan, "model (sha256)": hash_weights(self.source)})
+        keep_config(self.output_dir, command, self.config)
 
     def on_first(self, action: Callable[[], Result]) -> Optional[Result]:
         """Return on every rank what ``action`` returns, a JSON value, or raise what it raises, on rank 0."""
         first = self.world.is_first
         return gather_results(self._group.all_reduce, self.world, lambda: action() if first else None)[0]
+
+
+class ClassRuns(PairSeries):
+    """A series of runs of classifiers on parts of the training ``pairs``; ``dev``: those of --dev_file."""
+
+    def __init__(self, command: str, config: SeriesConfig, files: Sequence[str], if_learned: str):
+        super().__init__(command, config, files)
+        check_has_classes(self.labels, config.model_name_or_path, command)
+        self.names, self.pairs = self.labels.names, self.read("train")
+        self.dev: Any = self.read("dev") if self.config.dev_file else None
+        seen = was_trained_on(config.model_name_or_path, self.pairs)
+        if seen.any() and self.world.is_first:
+            told = "%d of %d rows were trained on by %s, so that %s"
+            logger.warning(told, seen.sum(), len(seen), config.model_name_or_path, if_learned)
+
+    def read(self, split: str) -> Pairs:
+        """Return the pairs of a file, and note the rows that are left out."""
+        pairs = PairSource.of(self.config, f"{split}_file", self.labels).read()
+        rejected = self.output_dir / f"{split}{ENDING}" if self.world.is_first else None
+        log_rejected(getattr(self.config, f"{split}_file"), pairs.bad, len(pairs), rejected)
+        return pairs
+
+    def begin(self, command: str, parts: Mapping[Path, Pairs], flags: Collection[str] = ()) -> None:
+        """Keep the plan, the flags of training and ``flags``, and write the ``parts`` that are not there."""
+        own = {item.name for item in fields(PairConfig)} | {"best_metric", *flags}
+        own -= {"output_dir", "cache_dir", *defaults_of(self.config, "shown", "start")}
+        self.keep(command, {name: getattr(self.config, name) for name in sorted(own)})
+        for path, pairs in parts.items():
+            if not path.is_file():
+                with published(path) as (draft,):
+                    write_pairs(draft, path, pairs, self.labels)
+
+    def make_missing(self, runs: Sequence[tuple[TrainConfig, Path]]) -> list[Path]:
+        """Make the runs of (flags, test file) that are not done, and return the predictions of each."""
+        folders = [config.output_dir for config, _ in runs]
+        files = [Path(folder) / PREDICTIONS for folder in folders]
+        for place in iterate_unfinished(folders, lambda place: bool(self.on_first(files[place].is_file))):
+            config, test_file = runs[place]
+            run = TrainingRun(config)
+            run.train()
+            self.on_first(partial(self._write_predictions, files[place], run.logits(str(test_file))))
+        return files
+
+    def _write_predictions(self, path: Path, logits: np.ndarray) -> None:
+        with published(path) as (draft,):  # from then on the run is done
+            lines = prediction_lines(logits, self.names, deque())
+            draft.write_text("".join(lines), encoding="utf-8")
 
 
 class TrainingRun:
@@ -236,10 +293,3 @@ def defined(metrics: Mapping[str, Optional[float]]) -> dict[str, Optional[float]
     """Return METRICS as JSON can hold them: what is undefined, as auc of one class is, is None."""
     values = {name: metrics[name] for name in METRICS}
     return {n: value if value is not None and math.isfinite(value) else None for n, value in values.items()}
-
-
-def points_of(name: str, each: Sequence[Metrics], together: str, mean: Mapping[str, Any]) -> list[Point]:
-    """Return the points of ``name``/METRIC of each run, by its number, and of ``together``/METRIC of all."""
-    points = [(n, {f"{name}/{m}": v for m, v in metrics.items()}) for n, metrics in enumerate(each, start=1)]
-    known = {f"{together}/{m}": mean[m] for m in METRICS if mean[m] is not None}
-    return [*points, (len(each), known)]

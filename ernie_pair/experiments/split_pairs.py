@@ -20,7 +20,7 @@ from ernie_pair.core.errors import InputError, counted
 from ernie_pair.core.files.results import Results, files_of, settings_of
 from ernie_pair.models.labels import MAX_WORDS, Labels
 from ernie_pair.pairs.audit.findings import Coded, Links, coded
-from ernie_pair.pairs.audit.new_pairs import NewPair, write_new_pairs
+from ernie_pair.pairs.audit.new_pairs import write_pairs
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.data.pair_records import LABEL_MAP_HELP, RowFlags
 from ernie_pair.pairs.data.pair_source import PairSource, check_columns, labels_for, read_all, read_pairs
@@ -45,12 +45,8 @@ def make_folds(pairs: Pairs, names: Sequence[str], count: int, group_by: GroupBy
     ``group_by``: text joins rows that share a text, pair only those of the same two texts, in either order.
     Raises InputError if the groups leave no ``count`` folds of all classes.
     """
-    rows = np.bincount(pairs.known_labels, minlength=len(names))
-    if not rows.all():  # a model of such rows cannot be measured
-        raise InputError(
-            f"{pairs.path} has no pair of class {names[int(rows.argmin())]}; give pairs of all classes: "
-            f"{', '.join(names)}"
-        )
+    labels, cure = pairs.known_labels, f"give pairs of all classes: {', '.join(names)}"
+    check_classes(labels, names, pairs.path, cure)
     file = coded({"train": pairs})["train"]
     group = group_rows(file, group_by)
     _refuse_giant(file, group)
@@ -59,15 +55,18 @@ def make_folds(pairs: Pairs, names: Sequence[str], count: int, group_by: GroupBy
             f"{pairs.path}: shared texts join its {len(pairs)} rows into {group.max() + 1} groups, too few "
             f"for --folds {count}; take fewer folds, or --group_by pair"
         )
-    fold = deal_groups(group, pairs.known_labels, count, seed)
+    fold = deal_groups(group, labels, count, seed)
+    cure = "take fewer --folds, give more pairs of that class, or take --group_by pair"
     for number in range(count):
-        absent = np.setdiff1d(pairs.known_labels, pairs.known_labels[fold == number])
-        if len(absent):
-            raise InputError(
-                f"{pairs.path}: fold {number + 1} of {count} has no pair of class {names[absent[0]]}; take "
-                "fewer --folds, give more pairs of that class, or take --group_by pair"
-            )
+        check_classes(labels[fold == number], names, f"{pairs.path}: fold {number + 1} of {count}", cure)
     return Folds(group, fold)
+
+
+def check_classes(labels: np.ndarray, names: Sequence[str], where: str, cure: str) -> None:
+    """Raise InputError if a class of ``names`` is in no row of ``labels``: it could not be measured."""
+    rows = np.bincount(labels, minlength=len(names))
+    if not rows.all():
+        raise InputError(f"{where} has no pair of class {names[int(rows.argmin())]}; {cure}")
 
 
 def group_rows(file: Coded, group_by: GroupBy) -> np.ndarray:
@@ -281,10 +280,7 @@ def split_pairs(config: SplitPairsConfig) -> None:
     parts = [pairs.rows(np.flatnonzero(part_of == number)) for number in range(len(split_off))]
     with results.published() as drafts:
         for draft, final, part in zip(drafts, results.given, (*parts, *others)):
-            values = part.known_labels.tolist()
-            shown = [labels.names[each] for each in values] if labels.has_classes else map(repr, values)
-            origins = map(part.where, range(len(part)))
-            write_new_pairs(draft, final, map(NewPair, part.left, part.right, shown, origins))
+            write_pairs(draft, final, part, labels)
     if kept is not None:
         lost = int((part_of < 0).sum())
         logger.info(

@@ -29,7 +29,7 @@ from ernie_pair.core.files.atomic_files import MAX_CONFIG_BYTES, FileRefusedErro
 from ernie_pair.core.run_module import python_words
 from ernie_pair.embeddings.embed_config import EmbedConfig
 from ernie_pair.embeddings.train.embedding_config import TrainEmbeddingConfig
-from ernie_pair.experiments.config import CrossValidateConfig, SearchParamsConfig
+from ernie_pair.experiments.config import CrossValidateConfig, LearningCurveConfig, SearchParamsConfig
 from ernie_pair.pairs.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pairs.config.distill_config import DistillConfig
 from ernie_pair.pairs.config.pair_config import TrainConfig
@@ -52,6 +52,7 @@ CONFIGS: Dict[str, Type[Options]] = {
     "pretrain": PretrainConfig,
     "train-embedding": TrainEmbeddingConfig,
     "cross-validate": CrossValidateConfig,
+    "learning-curve": LearningCurveConfig,
     "search-params": SearchParamsConfig,
 }
 

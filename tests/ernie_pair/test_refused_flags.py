@@ -102,6 +102,9 @@ REFUSED = {
         *("--folds 1", STREAM, "--fresh_start true", "--evaluation_strategy no"),
         *("--target regression", "--target ranking"),
     ],
+    "learning-curve --model_name_or_path m --train_file t --dev_file d --test_file e --output_dir o": [
+        *("--shares 0.5,1", "--seeds 1", "--target ranking"),
+    ],
     "search-params --model_name_or_path m --train_file t --dev_file d --output_dir o --space s.yaml": [
         *("--evaluation_strategy no", "--dry_run true"),
     ],

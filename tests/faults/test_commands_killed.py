@@ -73,6 +73,10 @@ CASES = {
     "cross-validate": Case(
         f"{SERIES} --folds 2 --eval_freq 3 --bootstrap 20 --output_dir OUT", r"fold-2/checkpoints/step_0+4"
     ),
+    "learning-curve": Case(
+        f"{SERIES} --dev_file new.tsv --test_file new.tsv --seeds 2 --bootstrap 20 --output_dir OUT",
+        r"share-0\.5-seed-\d+/checkpoints/step_0+4",
+    ),
     "compare starts": Case(
         "--starts 'a=model b=other' --train_config train.yaml --seeds 1 --bootstrap 20 --output_dir OUT",
         r"subprocess\.Popen",

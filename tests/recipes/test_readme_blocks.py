@@ -83,6 +83,7 @@ CHANGES = [
     ("--target ra", {}, "--max_steps 2"),
     ("compare starts", {"--seeds 3": "--seeds 1"}, ""),
     ("cross-validate", {"--folds 5": "--folds 2"}, TINY),
+    ("learning-curve", {}, f"{TINY} --seeds 2 --bootstrap 10"),
     ("search-params", {"--trials 20": "--trials 2"}, TINY),
     (OF_PADDLE, {OF_PADDLE: "", "[gpu]": "[train]"}, ""),  # no index but PyPI is used
     ("pip install --no-deps paddlenlp", {}, "--dry-run"),

@@ -104,6 +104,14 @@ def write_new_pairs(draft: Path, final: Path, pairs: Iterable[NewPair]) -> int:
     return count
 
 
+def write_pairs(draft: Path, final: Path, pairs: Pairs, labels: Labels) -> None:
+    """Write ``pairs`` as `write_new_pairs`, with their labels and from which line of which file each is."""
+    values: Any = pairs.known_labels.tolist()
+    shown = [labels.names[each] for each in values] if labels.has_classes else map(repr, values)
+    origins = map(pairs.where, range(len(pairs)))
+    write_new_pairs(draft, final, map(NewPair, pairs.left, pairs.right, shown, origins))
+
+
 SPLITS = ("train", "dev", "test")
 FLAGS = tuple(f"{split}_file" for split in SPLITS)
 

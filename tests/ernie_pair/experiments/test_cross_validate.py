@@ -85,7 +85,7 @@ def test_every_row_is_predicted_by_a_model_that_never_saw_it(config, tmp_path, c
             (out / "folds" / f"fold-{number}-{name}.jsonl").read_text() for name in ("train", "dev", "test")
         ]
         texts = [
-            {json.loads(line)[side] for line in part.splitlines() for side in ("sentence1", "sentence2")}
+            {json.loads(line)[side] for line in part.splitlines() for side in ("text_a", "text_b")}
             for part in parts
         ]
         assert not texts[2] & (texts[0] | texts[1]) and not texts[0] & texts[1]
@@ -152,7 +152,7 @@ def test_a_fold_is_predicted_the_way_its_model_is_shipped(config, tmp_path):
     cross_validate(replace(config, model_name_or_path=spread, folds=2, max_steps=3, symmetric="average"))
     told = read_log_probabilities(tmp_path / "out" / "fold-1" / "predictions.tsv", 2)
     rows = (tmp_path / "out" / "folds" / "fold-1-test.jsonl").read_text(encoding="utf-8").splitlines()
-    pairs = [(row["sentence1"], row["sentence2"]) for row in map(json.loads, rows)]
+    pairs = [(row["text_a"], row["text_b"]) for row in map(json.loads, rows)]
     model = str(tmp_path / "out" / "fold-1" / "best")
     one, turned = (logits_of_trained(model, asked) for asked in (pairs, [pair[::-1] for pair in pairs]))
     found = [log_softmax(logits, axis=1) for logits in ((one + turned) / 2, one)]
@@ -186,7 +186,8 @@ def test_the_dev_file_is_read_with_the_flags_of_its_columns(config, tmp_path):
     assert not (tmp_path / "out" / "folds").exists()
     cross_validate(replace(config, **named, **files))
     rows = (tmp_path / "out" / "folds" / "dev.jsonl").read_text(encoding="utf-8").splitlines()
-    first = dict(zip(("sentence1", "sentence2", "label"), map(str, next(toy_rows(30, 0)))))
+    first = dict(zip(("text_a", "text_b", "label"), map(str, next(toy_rows(30, 0)))))
+    first["origin"] = f"{tmp_path / 'dev.tsv'}:3"
     assert len(rows) == 30 and json.loads(rows[0]) == first
     assert "无" in (tmp_path / "out" / "dev.rejected.jsonl").read_text(encoding="utf-8")
 
@@ -219,7 +220,7 @@ def test_changed_plans_and_damaged_predictions_are_rejected(short, tmp_path):
     ({"on_bad_row": "stop"}, "all.tsv:31: label '无' is not one of"),
 ])  # fmt: skip
 def test_invalid_input_is_rejected_before_any_run(config, tmp_path, monkeypatch, change, reason):
-    monkeypatch.setattr(module, "TrainingRun", None)
+    monkeypatch.setattr(TrainingRun, "train", None)
     with pytest.raises(InputError, match=reason):
         cross_validate(replace(config, **change))
     assert not (tmp_path / "out" / "folds").exists()
