@@ -66,7 +66,7 @@ def test_a_planted_drift_is_found_and_nothing_else(planted, moved):
     assert all((test["psi"] > 0.1) == (test["name"] in moved) for test in found)
 
 
-def test_the_day_on_which_a_drift_began_is_found_and_no_day_before():
+def test_the_day_on_which_a_drift_began_is_found():
     rng, first, day_of = np.random.default_rng(2), [], "2026-12-{:02}".format
     for _ in range(100):
         days = [(day, drawn(rng, 140, shift=1.5 if day >= 8 else 0.0)) for day in range(1, 15)]
