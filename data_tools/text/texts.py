@@ -496,6 +496,12 @@ def _begins_with_ids(rows: List[List[Any]], has_header: bool) -> bool:
     """
     ids, texts = split_columns(rows, 2)
     is_turned = bool(texts) and not holds_texts(texts) and holds_texts(ids)
+    # e0, e1, ... beside Chinese texts of which many are the same
+    is_turned = is_turned and not (
+        len(set(ids)) == len(rows)
+        and all(cell.isascii() and any(map(str.isdigit, cell)) for cell in ids)
+        and not any(map(str.isascii, texts))
+    )
     return are_ids(ids) and not is_turned and (not has_header or len(set(ids)) == len(rows))
 
 

@@ -386,6 +386,11 @@ def _max_similarity(compare: Compare, config: MineConfig) -> float:
     least = compare.embedder.match_threshold
     if least is None:
         return MAX_SIMILARITY
+    if least <= config.min_similarity:
+        raise InputError(
+            f"{config.embedding_model}: texts match from a similarity of {least:.4f} on, and near ones have "
+            f"{config.min_similarity:g} at least; give --max_similarity {MAX_SIMILARITY}"
+        )
     logger.info("near: from a similarity of %.4f on texts match, as %s says", least, config.embedding_model)
     return float(np.nextafter(np.float32(least), np.float32(-1)))
 

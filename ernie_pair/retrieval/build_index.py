@@ -403,8 +403,10 @@ def _fill(draft: Path, config: IndexConfig, work: Path, said: List[str]) -> None
     lines_left_out = left_out.count + (0 if old is None else old.manifest.lines_left_out)
     manifest = replace(manifest, texts=len(table), retrieval=retrieval, lines_left_out=lines_left_out)
     replace(manifest, payload=payload, answer=answer).write(draft)
-    if config.changes_texts and old is not None:
-        carry_measured(old.folder, draft)
+    if old is not None:
+        carry_measured(old.folder, draft, old.manifest.fingerprint == manifest.fingerprint)
+    elif (Path(config.output_dir) / MEASURED).is_file():
+        logger.warning("%s: what was measured of its search is not taken over; measure it", config.output_dir)
 
 
 def _open_old(config: IndexConfig) -> IndexFolder:

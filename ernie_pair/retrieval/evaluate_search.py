@@ -155,7 +155,7 @@ def _save(config: EvaluateSearchConfig, measured: Dict[str, Any]) -> None:
         if found.pop("reached"):
             del found["coverage_at"]
             found.update(interval=tuple(found["interval"]), recall_k=config.recall_k)
-            found.update(questions=measured["questions"], texts=measured["texts"])
+            found.update(questions=measured["questions"], index_sha256=measured["index_sha256"])
             found["fingerprint"] = "" if name.partition(RERANKED)[0] == BM25 else measured["fingerprint"]
             kept.append(Answering(*keys[-1], **found))
     if sha256_of_file(Path(config.index, INDEX_MANIFEST)) != measured["index_sha256"]:
@@ -169,7 +169,13 @@ def _save(config: EvaluateSearchConfig, measured: Dict[str, Any]) -> None:
             f"{config.input_file}, and nothing was saved; ask for less with --at_precision"
         )
     keep_measured(Path(config.index), answering=kept, measured=keys)
-    say(f"saved beside {config.index}; search and serve give no answer below it (--threshold says otherwise)")
+    reached = {one.key for one in kept}
+    say(
+        f"saved beside {config.index}; search and serve give no answer below it, unless a search says another"
+    )
+    lost = [name for name, key in zip(measured["stages"], keys) if key not in reached]
+    if lost:
+        say(f"without a threshold now: {' and '.join(lost)}; they answer everything")
 
 
 def _measure(config: EvaluateSearchConfig) -> Dict[str, Any]:

@@ -19,10 +19,10 @@ rows of vectors and BM25 are "windows" of the texts, which windows.npy names; ot
 """
 
 import json
+import logging
 import math
 from array import array
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -141,14 +141,17 @@ class TextTable:
             yield [content[begin:end].decode("utf-8") for begin, end in zip(places, places[1:])]
 
 
+logger = logging.getLogger(__name__)
+
+
 class Answering(NamedTuple):
     """From which score on the best text is an answer, by one way of searching, and how that was measured.
 
     ``reranker``: the hash of the classifier, '' without one; ``fingerprint``: of the embedding model.
     ``precision``: the share of right answers among those given, with its ``interval``; ``coverage``: the
-    share of all ``questions`` that are answered; ``texts``: of the index then; ``recall_k``: texts that were
-    found for a question, on which a fused rank depends. The probability that a text
-    answers is 1 / (1 + exp(-slope * score - intercept)); 0 and 0: it was not fitted.
+    share of all ``questions`` that are answered; ``index_sha256``: of the manifest of the index then;
+    ``recall_k``: texts that were found for a question, on which a fused rank depends. The probability that a
+    text answers is 1 / (1 + exp(-slope * score - intercept)); 0 and 0: it was not fitted.
     """
 
     retrieval: str
@@ -160,7 +163,7 @@ class Answering(NamedTuple):
     interval: Tuple[float, float]
     coverage: float
     questions: int
-    texts: int
+    index_sha256: str
     recall_k: int
     slope: float = 0.0
     intercept: float = 0.0
@@ -184,9 +187,9 @@ def _parsed_answering(found: Any) -> Answering:
     made = Answering(**{**found, "interval": tuple(found["interval"])})
     low, high = made.interval
     shares = (made.asked, made.precision, made.coverage, low, high)
-    numbers = (made.threshold, made.texts, made.recall_k, made.slope, made.intercept)
+    numbers = (made.threshold, made.recall_k, made.slope, made.intercept)
     are_numbers = all(map(is_number, numbers)) and all(is_number(share, 0, 1) for share in shares)
-    if not (are_numbers and is_whole_number(made.questions, 1) and is_texts([*made[:3]])):
+    if not (are_numbers and is_whole_number(made.questions, 1) and is_texts([*made[:3], made.index_sha256])):
         raise ValueError
     return made
 
@@ -555,7 +558,21 @@ def keep_measured(
         write_json(draft, said)
 
 
-def carry_measured(old: Path, new: Path) -> None:
-    """Copy what was measured of the search of the index ``old``, as it is there now, to ``new``."""
-    with suppress(FileNotFoundError):
-        (new / MEASURED).write_bytes((old / MEASURED).read_bytes())
+def carry_measured(old: Path, new: Path, is_same_model: bool) -> None:
+    """Copy what was measured of the search of the index ``old``, as it is there now, to ``new``.
+
+    Where that is not of the same model, the thresholds of BM25 alone hold on; which do not is logged.
+    """
+    path = old / MEASURED
+    if not path.is_file():
+        return
+    said = read_json_object(path, f"remove it, or {CURE}", CheckpointError)
+    if not is_same_model:
+        thresholds = said.pop("thresholds", [])
+        kept = [one for one in thresholds if not one["fingerprint"]]
+        if len(kept) < len(thresholds):
+            lost = " and ".join(one["retrieval"] for one in thresholds if one not in kept)
+            logger.warning("%s: the thresholds of %s are not taken over; measure them again", old, lost)
+        said = {"thresholds": kept} if kept else {}
+    if said:
+        write_json(new / MEASURED, said)

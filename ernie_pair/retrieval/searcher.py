@@ -14,6 +14,7 @@ from data_tools.text.text_files import is_blank
 from ernie_pair.core.cli.options import check_whole_numbers, checked
 from ernie_pair.core.cli.python_call import checks_names
 from ernie_pair.core.errors import CheckpointError, InputError
+from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.core.files.json_file import shown
 from ernie_pair.embeddings.open_embedder import open_embedder
 from ernie_pair.evaluation.scorer import load
@@ -26,6 +27,7 @@ from ernie_pair.retrieval.index_folder import (
     BM25,
     BOTH,
     INDEX_FILE,
+    INDEX_MANIFEST,
     VECTORS,
     Answering,
     IndexFolder,
@@ -139,6 +141,7 @@ class TextRecall:
         self.recall_k, self.count = min(recall_k, manifest.texts), manifest.texts
         self.payload, self.example, self.verdict = manifest.payload, folder.texts[0], folder.verdict
         self._folder, self._embedder, self.check_columns = folder, None, folder.check_columns
+        self._has_told = False
         self._given = (embedder, recall_k, threads, breadth, retrieval, reranker)
         self.answering = None if reranker is None else self._find_answering(reranker)
         self._words = None if self.retrieval == VECTORS else WordIndex(folder.folder, manifest.rows)
@@ -185,7 +188,8 @@ class TextRecall:
         folder = self._folder
         found = folder.answering_by(self.retrieval, reranker)
         if found is not None:
-            after = f", when {found.texts:,} were there; measure again" if found.texts != self.count else ""
+            is_same = sha256_of_file(folder.folder / INDEX_MANIFEST) == found.index_sha256
+            after = "" if is_same else ", before the index was changed; measure again"
             logger.info(
                 "%s: answers from a score of %.4g on, by %s: precision %.3f (%.3f to %.3f), coverage %.3f, "
                 "of %d questions%s",
@@ -193,7 +197,11 @@ class TextRecall:
                 found.coverage, found.questions, after,
             )  # fmt: skip
         elif folder.answering:
-            logger.info("%s: its thresholds are of other ways of searching; none holds", folder.folder)
+            saved = (" reranked by ".join(filter(None, one.key)) for one in folder.answering)
+            own = " reranked by ".join(filter(None, (self.retrieval, reranker)))
+            logger.info(
+                "%s: its thresholds are for %s, and none for %s", folder.folder, " and ".join(saved), own
+            )
         return found
 
     def answering_of(self, where: Mapping[str, str], top_k: int) -> Optional[Answering]:
@@ -201,7 +209,15 @@ class TextRecall:
         found = self.answering
         if found is None or found.reranker or self.retrieval != BOTH:
             return found
-        return None if where or max(self._given[1], top_k) != found.recall_k else found
+        if not where and max(self._given[1], top_k) == found.recall_k:
+            return found
+        if not self._has_told:
+            message = (
+                "%s: the threshold of a fused rank holds for %d texts found, without a filter; it is not "
+            )
+            logger.warning(message + "used for other searches", self._folder.folder, found.recall_k)
+        self._has_told = True
+        return None
 
     def recall(
         self,
@@ -261,7 +277,8 @@ class TextRecall:
             return ""
         tokens, most = self._embedder.num_tokens(query, "query"), self._embedder.max_seq_len
         if tokens > most:
-            return f"the query has {tokens} tokens, above the {most} of the model; shorten it"
+            cure = "shorten it, or have it cut: --long_query cut"
+            return f"the query has {tokens} tokens, above the {most} of the model; {cure}"
         return ""
 
 

@@ -142,7 +142,7 @@ class RerankTextsBody(Body):
     raw_scores: Optional[bool] = Field(
         None, description="only false: scores are probabilities where there are"
     )
-    truncate: Optional[bool] = Field(None, description="has no effect: the service decides it")
+    truncate: Optional[bool] = Field(None, description="false: refuse a text that would be cut")
     truncation_direction: Optional[Literal["Right", "right"]] = Field(None, description="always right")
 
 

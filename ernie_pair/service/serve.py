@@ -84,7 +84,8 @@ class ServeConfig(BatchTokensFlag):
     threads: int = speed_option(0, help=THREADS_HELP, unit="threads", at_least=0)
     threshold: Optional[float] = evaluation_option(
         None,
-        help="for two classes: predict 1 at this probability or above; none: as exported",
+        help="for two classes: predict 1 at this probability or above; none: as exported; searches have "
+        "that of evaluate search, or of the request",
         at_least=0,
         at_most=1,
         only_with="model_path",

@@ -583,8 +583,13 @@ class Service:
                 "raw_scores: this service gives probabilities, or the scores of a model without; leave it out"
             )
             raise RefusedError(422, reason, "raw_scores")
-        answer = []
-        for n, score, window in await self._best(body.query, body.texts, None):
+        answer, best = [], await self._best(body.query, body.texts, None)
+        if body.truncate is False and any(one.reading.cut.any() for one in _ANSWERED.get() if one.reading):
+            reason = (
+                "truncate: a text is longer than the model reads with the query; shorten it, or leave it out"
+            )
+            raise RefusedError(413, reason, "texts")
+        for n, score, window in best:
             more: Dict[str, Any] = {"text": body.texts[n]} if body.return_text else {}
             answer.append(bodies.RankedText(index=n, score=score, **more, **window))
         return answer

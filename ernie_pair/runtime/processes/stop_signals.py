@@ -48,6 +48,7 @@ class StopSignals:
         self._patient = False
         self._before: Dict[signal.Signals, Any] = {}  # what signal.getsignal returns
         self._began, self._clock = time.monotonic(), threading.Timer(0, self._end_of_time)
+        self._end = float("inf")
 
     def __enter__(self) -> "StopSignals":
         self._before = {number: signal.getsignal(number) for number in SIGNAL_WEIGHTS}
@@ -88,7 +89,8 @@ class StopSignals:
         self._patient = True
         self.listen()
         if max_minutes:
-            left = 60 * max_minutes - (time.monotonic() - self._began)
+            self._end = self._began + 60 * max_minutes
+            left = self._end - time.monotonic()
             self._clock = threading.Timer(max(left, 0), self._end_of_time)
             self._clock.daemon = True
             self._clock.start()
@@ -112,7 +114,8 @@ class StopSignals:
 
     def raise_stopped(self, step: int) -> NoReturn:
         """Raise Stopped, with the exit code of the signal that any rank has heard."""
-        raise_stopped(self._total, f"after step {step}, saved")
+        is_over = self._seen in (None, signal.SIGTERM) and time.monotonic() > self._end - 1
+        raise_stopped(self._total, f"after step {step}, saved", "--max_minutes" if is_over else "")
 
     def _note(self, number: int, frame) -> None:
         self._seen = self._seen or signal.Signals(number)
@@ -156,14 +159,14 @@ def call_with_signals(train: Callable[[StopSignals], Result], is_launched: bool)
         raise SystemExit(stop.exit_code) from None
 
 
-def raise_stopped(total: int, when: str) -> NoReturn:
-    """Raise Stopped for the sum of what all ranks have heard."""
+def raise_stopped(total: int, when: str, by: str = "") -> NoReturn:
+    """Raise Stopped for the sum of what all ranks have heard; ``by``: what it was, if no signal."""
     number = max(
         (number for number in SIGNAL_WEIGHTS if total >= SIGNAL_WEIGHTS[number]),
         key=SIGNAL_WEIGHTS.__getitem__,
     )
     exit_code = 128 + (signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
-    raise Stopped(f"stopped by {number.name} {when}; run the same command to continue", exit_code)
+    raise Stopped(f"stopped by {by or number.name} {when}; run the same command to continue", exit_code)
 
 
 def stop_with_the_launcher() -> None:

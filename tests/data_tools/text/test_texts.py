@@ -187,6 +187,14 @@ def test_ids_are_of_all_texts_or_of_none(given):
     )
 
 
+def test_ids_beside_texts_that_repeat_stay_ids(given):
+    rows = [(f"e{n:02}", "怎么开户") for n in range(30)] + [("x1", "再见")]
+    assert read(given("a.tsv", "".join("\t".join(row) + "\n" for row in rows))) == rows
+    turned = [(f"问第{n}次", word) for n, (_, word) in enumerate(rows)]
+    found = read(given("b.tsv", "".join("\t".join(row) + "\n" for row in turned)))
+    assert [text for _, text in found] == [text for text, _ in turned]
+
+
 def test_workbooks_and_parquet_are_texts(given, tmp_path):
     frame = pd.DataFrame({"id": ["a", "b"], "text": ["怎么开户", "如何销户"], "n": [1, 2]})
     frame.to_parquet(tmp_path / "a.parquet")

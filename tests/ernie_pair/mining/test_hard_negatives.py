@@ -186,6 +186,9 @@ def test_texts_match_from_the_threshold_of_the_model_on(models, tmp_path, capfd,
     assert found and all(similarity < least for others in found.values() for _, similarity in others)
     assert f"from a similarity of {least:.4f} on texts match, as any says" in "".join(capfd.readouterr())
     assert found == mine(tmp_path, rows, max_similarity=float(np.nextafter(np.float32(least), 0)))
+    monkeypatch.setattr(Vectors, "match_threshold", -0.3)
+    with pytest.raises(InputError, match=r"from a similarity of -0.3000 on, .*; give max_similarity=0.6"):
+        mine(tmp_path, rows, max_similarity=None)
 
 
 @pytest.mark.parametrize("kind", ["flat", "ivf", "hnsw"])

@@ -18,7 +18,7 @@ from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.retrieval import build_index as building
 from ernie_pair.retrieval.build_index import IndexConfig, make_index
 from ernie_pair.retrieval.index import read_index, stored_vectors
-from ernie_pair.retrieval.index_folder import open_index_folder
+from ernie_pair.retrieval.index_folder import Answering, keep_measured, open_index_folder
 from ernie_pair.retrieval.searcher import PairSearcher, TextRecall
 
 for library in ("bm25s", "faiss", "rjieba"):
@@ -253,14 +253,20 @@ def test_a_change_that_does_not_fit_changes_nothing(tmp_path, flag, lines, reaso
 def test_an_upgrade_keeps_the_texts_and_says_what_it_changes(tmp_path, monkeypatch, capfd):
     use_embedder(monkeypatch, HashEmbedder())
     old = Checked(tmp_path, kind="ivf", dtype="fp16", lists=5)
-    flags = {"upgrade_from": str(old.index), "embedding_model": "any"}
+    flags, hashed = {"upgrade_from": str(old.index), "embedding_model": "any"}, HashEmbedder().fingerprint
     for model, share in ((HashEmbedder(), "100.0"), (HashEmbedder("e" * 64, dim=3), r"\d\d?\.\d")):
         use_embedder(monkeypatch, model)
         new = tmp_path / f"new{model.dim}"
+        of_model = Answering("vectors", "", hashed, 0.5, 0.9, 0.9, (0.8, 1), 1, 9, "a" * 64, 50)
+        by_words = of_model._replace(retrieval="bm25", fingerprint="")
+        keep_measured(old.index, answering=[of_model, by_words], measured=[of_model.key, by_words.key])
         make_index(IndexConfig(output_dir=str(new), **flags))
         said = capfd.readouterr().err
         assert re.search(rf"of the 10 nearest to each of 60 texts {share} % are as in {old.index}", said)
         assert content_of(new) == old.rows
+        is_same = model.dim == HashEmbedder().dim
+        assert open_index_folder(new).answering == ((of_model, by_words) if is_same else (by_words,))
+        assert ("the thresholds of vectors are not taken over; measure them again" in said) != is_same
         made, before = (open_index_folder(folder).manifest for folder in (new, old.index))
         same = {"dim": made.dim, "fingerprint": model.fingerprint, "recall_at_10": made.recall_at_10}
         assert made == replace(before, **same)

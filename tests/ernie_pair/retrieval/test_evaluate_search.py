@@ -11,7 +11,7 @@ from ernie_pair import PairSearcher, evaluate, index, search
 from ernie_pair.core.errors import CheckpointError, InputError
 from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.retrieval import evaluate_search as evaluating
-from ernie_pair.retrieval.evaluate_search import METRICS, values_of
+from ernie_pair.retrieval.evaluate_search import METRICS, EvaluateSearchConfig, evaluate_search, values_of
 from ernie_pair.retrieval.index_folder import Answering, keep_measured, open_index_folder
 from ernie_pair.retrieval.search_texts import read_hits
 
@@ -213,10 +213,30 @@ def test_what_was_measured_stays_with_an_index_that_grows(tmp_path, asked, caplo
     evaluate(index=str(made), input_file=path, at_precision=0.8, save_threshold=True)
     (tmp_path / "more.tsv").write_text("id\ttext\nnew\t全新的问题\n", encoding="utf-8")
     index(input_file=str(tmp_path / "more.tsv"), add=True, output_dir=str(made))
+    (tmp_path / "gone.tsv").write_text("id\nt0\n", encoding="utf-8")
+    index(delete=str(tmp_path / "gone.tsv"), output_dir=str(made))  # as many texts as before
     with caplog.at_level("INFO"):
         searcher = PairSearcher(made)
     assert searcher.texts.verdict == "it finds them" and searcher.texts.answering.questions == 200
-    assert "when 200 were there; measure again" in caplog.text
+    assert "before the index was changed; measure again" in caplog.text
+
+
+def test_a_way_that_has_no_threshold_any_more_is_named(asked, monkeypatch, capsys):
+    made, path, _ = asked
+    measure = evaluating._measure
+
+    def measure_two(config):
+        found = measure(config)
+        (stage,) = found["stages"].values()
+        failed = {**stage, "answering": {**stage["answering"], "reached": False}}
+        return {**found, "stages": {"vectors": failed, "bm25": stage}}
+
+    config = EvaluateSearchConfig(index=str(made), input_file=path, at_precision=0.8, save_threshold=True)
+    evaluate_search(config)
+    assert "without a threshold" not in capsys.readouterr().out
+    monkeypatch.setattr(evaluating, "_measure", measure_two)
+    evaluate_search(config)
+    assert "without a threshold now: vectors; they answer everything" in capsys.readouterr().out
 
 
 def test_a_precision_that_no_score_reaches_saves_nothing(tmp_path, made):
@@ -315,8 +335,8 @@ def test_a_threshold_is_saved_by_the_same_command_again(tmp_path, asked):
 def test_a_threshold_of_another_way_of_searching_stays(tmp_path, asked):
     made, path, _ = asked
     other = {"retrieval": "bm25", "reranker": "a" * 64, "fingerprint": "", "threshold": 0.5, "asked": 0.9,
-             "precision": 0.9, "interval": [0.8, 0.95], "coverage": 0.5, "questions": 10, "texts": 200,
-             "recall_k": 50, "slope": 0.0, "intercept": 0.0}  # fmt: skip
+             "precision": 0.9, "interval": [0.8, 0.95], "coverage": 0.5, "questions": 10,
+             "index_sha256": "b" * 64, "recall_k": 50, "slope": 0.0, "intercept": 0.0}  # fmt: skip
     keep_measured(made, answering=[Answering(**other)], measured=[("bm25", "a" * 64)])
     evaluate(index=str(made), input_file=path, at_precision=0.8, save_threshold=True)
     assert [one.reranker for one in open_index_folder(made).answering] == ["a" * 64, ""]

@@ -7,7 +7,9 @@ import pytest
 from tiny_search import DIM, HashEmbedder, texts_of, write_lines
 
 from ernie_pair.core.errors import InputError
+from ernie_pair.core.files.arrays import sha256_of_file
 from ernie_pair.retrieval.build_index import IndexConfig, make_index
+from ernie_pair.retrieval.index_folder import INDEX_MANIFEST, Answering, keep_measured
 from ernie_pair.retrieval.search_texts import SearchConfig, search_texts
 from ernie_pair.retrieval.searcher import PairSearcher
 
@@ -35,7 +37,7 @@ def indexed(folder, columns="city,kind", **flags):
 def test_the_nearest_of_all_and_of_the_rows_that_fit_are_found(tmp_path, embedder, monkeypatch, kind, dtype):
     monkeypatch.setattr("ernie_pair.retrieval.index.SMALL_GRAPH", 0)  # without a filter the graph is walked
     index = indexed(tmp_path, kind=kind, dtype=dtype)
-    manifest = json.loads((index / "index.json").read_text())
+    manifest = json.loads((index / INDEX_MANIFEST).read_text())
     assert (manifest["texts"], manifest["dim"], manifest["format"]) == (300, DIM, 2)
     assert manifest["recall_at_10"] > 0.8 and manifest["retrieval"] == "vectors"
     searcher = PairSearcher(index, "any", recall_k=9, breadth=0 if kind == "flat" else 400)
@@ -60,6 +62,22 @@ def test_both_and_answers_keep_to_the_rows_that_fit(tmp_path, embedder):
     hits = searcher.search(QUERIES[0], 4, {"city": "北京"})
     assert len({hit.payload["answer"] for hit in hits}) == len(hits) == 4
     assert all(int(hit.id[1:]) % 3 == 0 for hit in hits)
+
+
+def test_a_threshold_of_a_fused_rank_is_not_used_for_other_searches(tmp_path, embedder, capfd):
+    index = indexed(tmp_path, retrieval="both")
+    flags = {"fingerprint": embedder.fingerprint, "index_sha256": sha256_of_file(index / INDEX_MANIFEST)}
+    saved = Answering(
+        "both", "", threshold=0.18, asked=0.9, precision=0.9, interval=(0.8, 1.0), coverage=0.5, questions=9,
+        recall_k=20, **flags,
+    )  # fmt: skip
+    keep_measured(index, answering=[saved], measured=[saved.key])
+    searcher = PairSearcher(index, "any", recall_k=20)
+    few = searcher.search(QUERIES[0])
+    assert all(hit.score >= 0.18 for hit in few) and "is not used" not in capfd.readouterr().err
+    for more in ({"top_k": 21}, {"where": {"city": "北京"}}):
+        assert len(searcher.search(QUERIES[0], **more)) > len(few)
+    assert capfd.readouterr().err.count("holds for 20 texts found, without a filter; it is not used") == 1
 
 
 def test_where_of_the_command_and_what_is_wrong_with_it(tmp_path, capsys):

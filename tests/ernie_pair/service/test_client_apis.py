@@ -18,6 +18,7 @@ from ernie_pair.core.errors import InputError
 from ernie_pair.embeddings.open_embedder import open_embedder
 from ernie_pair.inference.embedder import EmbedderOptions
 from ernie_pair.inference.predictor import PairPredictor
+from ernie_pair.inference.token_rows import Reading
 from ernie_pair.retrieval.searcher import PairSearcher
 from ernie_pair.service.serve import API_KEY, ServeConfig, key_of
 
@@ -72,7 +73,7 @@ def test_a_failing_embedding_model_is_a_server_error():
     assert status == 500 and answer["error"]["type"] == "server_error"
 
 
-def test_texts_are_reranked_as_tei_does():
+def test_texts_are_reranked_as_tei_does(monkeypatch):
     asked = {"query": "今天", "texts": TEXTS, "truncate": True, "truncation_direction": "Right"}
     status, answer = post("/rerank", {**asked, "raw_scores": False, "return_text": True})
     _, other = post("/v1/rerank", {"query": "今天", "documents": TEXTS})
@@ -84,6 +85,14 @@ def test_texts_are_reranked_as_tei_does():
     assert all(set(one) == {"index", "score"} for one in plain)
     status, refused = post("/rerank", {**asked, "raw_scores": True})
     assert status == 422 and "raw_scores" in refused["error"]
+    assert post("/rerank", {**asked, "truncate": False})[0] == 200
+    cut = Reading(*np.ones((3, len(TEXTS)), dtype=int))
+    cuts = lambda model, pairs: replace(predict(model, pairs), reading=cut)  # noqa: E731
+    predict = Model.predict
+    monkeypatch.setattr(Model, "predict", cuts)
+    assert post("/rerank", asked)[0] == 200
+    status, refused = post("/rerank", {**asked, "truncate": False})
+    assert status == 413 and refused["error"].startswith("truncate: a text is longer than the model reads")
 
 
 def test_a_request_keeps_its_name_or_gets_one(caplog):

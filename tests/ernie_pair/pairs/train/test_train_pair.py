@@ -116,7 +116,9 @@ def test_a_run_whose_time_is_over_is_saved_and_resumes(tmp_path, capfd):
     whole = train_config(tmp_path, max_steps=6)
     train_pair(whole)
     short = replace(whole, output_dir=str(tmp_path / "short"), max_minutes=1e-6)
-    with pytest.raises(Stopped, match="stopped by SIGTERM after step 1, saved; run the same command") as stop:
+    with pytest.raises(
+        Stopped, match="stopped by --max_minutes after step 1, saved; run the same command"
+    ) as stop:
         train_pair(short)
     assert stop.value.exit_code == 143 and "max_minutes are over" in capfd.readouterr().err
     train_pair(replace(short, max_minutes=9))
