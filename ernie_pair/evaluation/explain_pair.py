@@ -64,6 +64,11 @@ def _explain(config: ExplainConfig) -> Dict[str, Any]:
     scorer = open_scorer(config)
     scorer.decide_by(None, config.symmetric)
     pairs = [(row.left, row.right, row.label) for row in rows if not isinstance(row, BadRow)]
+    bad = [row for row in rows if isinstance(row, BadRow)]
+    if bad:
+        logger.warning(
+            "%s: %s left out; the first: %s", config.train_file, counted(len(bad), "bad row"), bad[0].reason
+        )
     return {**scorer.explain(config.text_a, config.text_b, pairs).content(), "train_file": config.train_file}
 
 

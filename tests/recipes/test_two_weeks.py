@@ -1,5 +1,6 @@
-"""Two weeks with a model: it is trained, served and watched, until day 8 brings other texts; rows of these are
-labelled, a second version learns them, runs in the shadow, is switched to, and back.
+"""Two weeks with a model: it is trained, served and watched, until day 8 brings other texts.
+
+Rows of these are labelled, a second version learns them, runs in the shadow, is switched to, and back.
 """
 
 import json
@@ -85,8 +86,8 @@ def test_two_weeks(tmp_path, capsys):
     # What is asked is worth a label; two people label it, and differ once.
     asked = tmp_path / "asked.jsonl"
     select(SelectConfig(
-        model_path=str(out / "current"), input_file=str(log), labelled_files=str(train), rows=80, annotators=2,
-        output_file=str(asked),
+        model_path=str(out / "current"), input_file=str(log), labelled_files=str(train), rows=80,
+        annotators=2, output_file=str(asked),
     ))  # fmt: skip
     chosen = [json.loads(line) for line in asked.read_text(encoding="utf-8").splitlines()]
     assert len({(row["text_a"], row["text_b"]) for row in chosen}) == 80

@@ -141,3 +141,6 @@ def test_the_recorded_training_pairs_are_taken_as_they_were(tmp_path, monkeypatc
         file.write("多\t少\t0\n")
     assert explain(**flags)["train_file"] == ""
     assert told == [f"{config.train_file} has changed since the training; --train_file takes it as it is"]
+    bad = write_rows(tmp_path / "bad.tsv", [*TRAIN, ("只有一句",)])
+    assert explain(**flags, train_file=bad)["nearest"] and len(told) == 2
+    assert told[1].startswith(f"{bad}: 1 bad row left out; the first: {bad}:{len(TRAIN) + 1}: ")
