@@ -15,8 +15,7 @@ from tiny_ship import write_trained
 
 from ernie_pair.checks.pipeline import pipeline
 from ernie_pair.checks.pipeline_inputs import PipelineConfig
-from ernie_pair.labelling.asked_labels import AuditLabelsConfig, audit_labels
-from ernie_pair.labelling.select_pairs import SelectConfig, select
+from ernie_pair.labelling.asked_labels import AuditLabelsConfig, SelectConfig, audit_labels, select
 from ernie_pair.service.drift import DriftConfig, drift
 
 pytestmark = [pytest.mark.recipes, pytest.mark.timeout(600)]
