@@ -64,7 +64,7 @@ def test_both_and_answers_keep_to_the_rows_that_fit(tmp_path, embedder):
     assert all(int(hit.id[1:]) % 3 == 0 for hit in hits)
 
 
-def test_a_threshold_of_a_fused_rank_is_not_used_for_other_searches(tmp_path, embedder, capfd):
+def test_a_fused_rank_has_no_threshold_for_other_searches(tmp_path, embedder, capfd):
     index = indexed(tmp_path, retrieval="both")
     flags = {"fingerprint": embedder.fingerprint, "index_sha256": sha256_of_file(index / INDEX_MANIFEST)}
     saved = Answering(
