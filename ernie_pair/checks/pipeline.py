@@ -83,6 +83,7 @@ EFFICIENCY = 0.7  # of the rate of products alone that a step of training reache
 MASKED = 0.15
 BATCH, SAMPLES = 32, 64  # pairs of a step of training, samples of one of pretraining
 STEPS = 400  # of training, the fewest
+FEW_FOR_A_CLASSIFIER = 300  # rows; of fewer, vectors with a threshold tell more, see docs/en/few-labels.md
 FEW, FEW_RATE = 10_000, 1e-4  # fewer pairs than these are learnt at this rate after pretraining
 PASSES, MIN_STEPS = 20, 200  # the most over the text, and the fewest in all
 
@@ -532,6 +533,12 @@ class Plan:
             before = self.config.minutes if self.pretrains else self.epochs
             flags = {longer: f"{4 * before:g}", "output_dir": f"{self.folder}.2"}
             after = f"label more, or learn longer: {again_with({}, **flags)}"
+            if self.rows < FEW_FOR_A_CLASSIFIER and self.inputs.labels.has_classes:
+                files = {f"{split}_file": self.file(split)[0] for split in ("train", "dev")}
+                made = {**files, **self.file("train")[1], "output_dir": f"{self.folder}.encoder"}
+                made.update(epochs=self.epochs, batch_size=BATCH, learning_rate=self.rate_on_pairs())
+                words = words_of("train-embedding", model_name_or_path=self._pretrained(), **made)
+                after += f"; of so few pairs vectors may tell more: {shlex.join(['ernie-pair', *words])}"
         return f"{worth}; {after}"
 
     def summary(self) -> list[str]:

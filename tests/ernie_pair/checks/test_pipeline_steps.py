@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing.spawn  # noqa: F401 - which keeps the Python that it finds when it is first imported
+import shlex
 from dataclasses import replace
 
 import numpy as np
@@ -98,10 +99,17 @@ def test_from_text_and_pairs_all_steps_run_in_order(asked, config, tmp_path, cap
     assert len(said.err.splitlines()) + len(lines) <= 40
     assert f"serve     ernie-pair serve --model_path '{tmp_path}/a model/exported'" in lines
     told = "accuracy 0.7500 on 40 test pairs at threshold 0.4000; counting shared characters reaches 0.8000"
-    assert lines[-1] == (
+    result, vectors = lines[-1].split("; of so few pairs vectors may tell more: ")
+    assert result == (
         f"result    it has learned nothing (it is not above counting): {told}; label more, or learn longer: "
         f"--minutes 240 --output_dir '{tmp_path}/a model.2'"
     )
+    assert shlex.split(vectors)[1:] == [
+        "train-embedding", f"--model_name_or_path={tmp_path}/a model/dynamic",
+        *(f"--{split}_file={tmp_path}/a model/pairs/{split}.jsonl" for split in ("train", "dev")),
+        f"--output_dir={tmp_path}/a model.encoder", "--epochs=20", "--batch_size=32",
+        "--learning_rate=0.0001",
+    ]  # fmt: skip
     page = (tmp_path / "a model" / "report.html").read_text()
     assert "From text and pairs to a model" in page and "<span>launch</span> <span>pretrain</span>" in page
 
