@@ -4,7 +4,7 @@ import logging
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, Iterator
 
 from ernie_pair.core.errors import InputError, counted
 from ernie_pair.core.files.results import paths_named
@@ -32,8 +32,7 @@ def explain_pair(config: ExplainConfig) -> Dict[str, Any]:
         raise InputError("explain runs in one process; start it without a launcher")
     config = _with_train_file(with_model_folder(config))
     found = measured_once("explain", config, _explain)
-    for line in explanation_lines(found):
-        say(line)
+    say("\n".join(explanation_lines(found)))
     return found
 
 
@@ -54,10 +53,9 @@ def _with_train_file(config: ExplainConfig) -> ExplainConfig:
 
 
 def _explain(config: ExplainConfig) -> Dict[str, Any]:
-    rows: List[Any] = []
+    source = PairSource("train_file", config.train_file, "train", None)
     try:
-        if config.train_file:
-            rows = list(PairSource("train_file", config.train_file, "train", None).words())
+        rows = list(source.words()) if config.train_file else []
     except InputError as error:  # whose cure are flags of training
         cause = error.message.partition("; ")[0]
         raise InputError(f"{cause}; give a file with columns text_a, text_b and label") from None

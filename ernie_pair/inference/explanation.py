@@ -1,8 +1,8 @@
 """Why a pair has its score: its tokens, what its texts share, its score without each word, training pairs."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, chain, repeat
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional, Sequence, Tuple
@@ -14,7 +14,6 @@ from ernie_pair.core.installation import import_optional
 from ernie_pair.inference.pair_tokenizer import show_pair
 from ernie_pair.inference.scores import Prediction
 from ernie_pair.inference.word_index import WordIndex, write_bm25
-from ernie_pair.models.temperature import score_pairs
 from ernie_pair.weights.parameter_names import LEVELS
 
 if TYPE_CHECKING:
@@ -91,57 +90,43 @@ class Explanation:
 
 def explain_pair(scorer: "PairScorer", a: str, b: str, train_pairs: Iterable[Sequence[str]]) -> Explanation:
     """Return why ``scorer`` gives a pair its score; see `PairScorer.explain`."""
-    logits = scorer.logits([(a, b)])
+    logits, decided = scorer.logits([(a, b)]), scorer.calibration
     found = scorer.prediction_of(logits)
-    number, shares = found.classes, found.probabilities
-    number, shares = (None if one is None else one[0].tolist() for one in (number, shares))
+    number = None if found.classes is None else int(found.classes[0])
+    shares = None if found.probabilities is None else found.probabilities[0].tolist()
     ask = partial(scorer.logits_of_texts, advance=lambda rows: None)  # which shows no bar
 
     def scores_of(asked: np.ndarray) -> List[float]:
         some = scorer.prediction_of(asked)
-        values = some.probabilities[:, number] if some.scores is None else some.scores  # type: ignore[index]
-        return values.tolist()
+        return (some.rows[:, number] if some.scores is None else some.scores).tolist()
 
-    tokens = _tokens_of(scorer, (a, b))
-    (score,), left_out, pairs = scores_of(logits), [], []
+    tokens, (score,) = _tokens_of(scorer, (a, b)), scores_of(logits)
+    words, pairs = [], []
     for name, text, own in zip("ab", (a, b), tokens):
         for place, word in _words_in(text, sum(not token.is_cut for token in own)):
             rest = text[:place] + text[place + len(word) :]
             pairs.append((rest, b) if name == "a" else (a, rest))
-            left_out.append(LeftOut(name, place, word, 0.0, 0.0))
-    if pairs:
-        left, right = map(list, zip(*pairs))
-        scores = scores_of(score_pairs(ask, left, right, scorer.symmetric))
-        left_out = [replace(one, score=s, change=score - s) for one, s in zip(left_out, scores)]
-    said: Dict[str, Any] = {name: getattr(scorer, name) for name in ("threshold", "symmetric", "max_seq_len")}
-    if found.labels:
-        said.update(label=found.labels[0], class_number=number, probabilities=shares)
+            words.append((name, place, word))
+    scores = scores_of(scorer.logits(pairs)) if pairs else []
+    left_out = [LeftOut(*word, score=each, change=score - each) for word, each in zip(words, scores)]
+    a_b, b_a = (scores_of(ask([one], [other]))[0] for one, other in ((a, b), (b, a)))
     return Explanation(
-        text_a=a,
-        text_b=b,
-        verdict=_verdict_of(found, scorer.threshold),
-        score=score,
-        a_b=scores_of(ask([a], [b]))[0],
-        b_a=scores_of(ask([b], [a]))[0],
-        logits=logits[0].tolist(),
-        temperature=scorer.calibration.temperature,
-        has_match_embeddings=scorer.spec.has_match,
-        tokens_a=tokens[0],
-        tokens_b=tokens[1],
-        left_out=left_out,
-        nearest=nearest_pairs(a, b, list(train_pairs)),
-        **said,
-    )
+        text_a=a, text_b=b, verdict=_verdict_of(found, decided.threshold), score=score, a_b=a_b, b_a=b_a,
+        logits=logits[0].tolist(), temperature=decided.temperature, threshold=decided.threshold,
+        symmetric=decided.symmetric, max_seq_len=scorer.max_seq_len, tokens_a=tokens[0], tokens_b=tokens[1],
+        has_match_embeddings=scorer.spec.has_match, left_out=left_out, class_number=number,
+        nearest=nearest_pairs(a, b, list(train_pairs)), label=found.labels[0] if found.labels else None,
+        probabilities=shares
+    )  # fmt: skip
 
 
 def _verdict_of(found: Prediction, threshold: Optional[float]) -> str:
     """Return what is predicted of one pair, and what decides it."""
-    if found.classes is None or found.labels is None or found.probabilities is None:
-        assert found.scores is not None
-        return f"a score of {found.scores[0]:.4f}"
-    label, shares = found.labels[0], found.probabilities[0]
+    if found.labels is None:
+        return f"a score of {found.rows[0, 0]:.4f}"
+    label, shares = found.labels[0], found.rows[0]
     if threshold is None:
-        return f"{label}: the likeliest class, of probability {shares[found.classes[0]]:.4f}"
+        return f"{label}: the likeliest class, of probability {shares.max():.4f}"
     side = "at or above" if shares[1] >= threshold else "below"
     return f"{label}: the probability of class 1 is {shares[1]:.4f}, {side} the threshold {threshold:.4f}"
 
@@ -155,12 +140,12 @@ def _tokens_of(scorer: "PairScorer", texts: Tuple[str, str]) -> List[List[Token]
     kept = [cut.ids[: len(cut.ids) - len(gone)].tolist() for cut, gone in zip(cuts, shown.cut)]
     found: List[List[Token]] = []
     for text, cut, own, others in zip(texts, cuts, kept, kept[::-1]):
-        runs, tokens = common_runs(own, others, unmatched), []
-        for place, (number, start, end) in enumerate(zip(cut.ids.tolist(), cut.starts, cut.ends)):
-            is_unknown, is_cut = number == tokenizer.unk_id, place >= len(own)
+        runs = chain(common_runs(own, others, unmatched), repeat(0))
+        found.append([])
+        for place, (number, start, end, run) in enumerate(zip(cut.ids.tolist(), cut.starts, cut.ends, runs)):
+            is_unknown = number == tokenizer.unk_id
             shape = text[start:end] if is_unknown else tokenizer.tokens[number]
-            tokens.append(Token(shape, 0 if is_cut else runs[place], is_unknown, is_cut))
-        found.append(tokens)
+            found[-1].append(Token(shape, run, is_unknown, is_cut=place >= len(own)))
     return found
 
 
@@ -182,8 +167,8 @@ def common_runs(ids: Sequence[int], others: Sequence[int], unmatched: Iterable[i
 def _words_in(text: str, most: int) -> List[Tuple[int, str]]:
     """Return the first words of a text as jieba cuts it, with their places, without punctuation."""
     words = import_optional("rjieba").cut(text)
-    places = accumulate(map(len, words), initial=0)
-    return [(n, word) for n, word in zip(places, words) if any(map(is_letter_or_digit, word))][:most]
+    placed = zip(accumulate(map(len, words), initial=0), words)
+    return [(place, word) for place, word in placed if any(map(is_letter_or_digit, word))][:most]
 
 
 def nearest_pairs(a: str, b: str, pairs: Sequence[Sequence[str]]) -> List[TrainPair]:
