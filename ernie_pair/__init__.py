@@ -74,6 +74,7 @@ if TYPE_CHECKING:  # imported when a name is asked for, since most of it loads P
     from ernie_pair.retrieval.search_texts import SearchConfig
     from ernie_pair.retrieval.searcher import Hit, PairSearcher
     from ernie_pair.runtime.device import set_seed
+    from ernie_pair.service.drift import DriftConfig
     from ernie_pair.service.serve import ServeConfig
     from ernie_pair.training.callbacks import PairCallback, TrainerControl, TrainerState
     from ernie_pair.training.task import TrainResult
@@ -87,6 +88,7 @@ if TYPE_CHECKING:  # imported when a name is asked for, since most of it loads P
     convert: Callable[..., Conversion]
     cross_validate: Callable[..., CrossValidation]
     distill: Callable[..., TrainResult]
+    drift: Callable[..., dict[str, Any]]
     embed: Callable[..., np.ndarray]
     evaluate: Callable[..., dict[str, Any]]
     evaluate_mlm: Callable[..., dict[str, Any]]
@@ -110,7 +112,7 @@ if TYPE_CHECKING:  # imported when a name is asked for, since most of it loads P
 
 __all__ = [
     "AuditConfig", "AuditDuplicatesConfig", "AuditLabelsConfig", "AuditPairsConfig", "CheckpointError",
-    "Conversion", "ConvertConfig", "CrossValidateConfig", "DistillConfig", "EmbedConfig",
+    "Conversion", "ConvertConfig", "CrossValidateConfig", "DistillConfig", "DriftConfig", "EmbedConfig",
     "EmbeddingConfig", "EmbeddingTrainer", "ErniePairError", "EvalPrediction", "EvaluateConfig",
     "EvaluateEmbeddingConfig", "EvaluateMlmConfig", "EvaluateSearchConfig", "ExplainConfig",
     "Explanation", "ExportConfig", "ExportEmbeddingConfig", "Hit", "IndexConfig", "InputError",
@@ -121,7 +123,7 @@ __all__ = [
     "SearchParamsConfig", "SelectConfig", "ServeConfig", "SplitPairsConfig", "StudentConfig",
     "TextEmbedder", "TrainConfig", "TrainEmbeddingConfig", "TrainResult", "TrainerControl",
     "TrainerState", "VocabConfig", "__version__", "audit_duplicates", "audit_labels", "audit_pairs",
-    "audit_text", "build_vocab", "convert", "cross_validate", "distill", "embed", "evaluate",
+    "audit_text", "build_vocab", "convert", "cross_validate", "distill", "drift", "embed", "evaluate",
     "evaluate_mlm", "explain", "export", "export_pair", "index", "learning_curve", "load", "load_config",
     "make_sample", "measure_robustness", "new_model", "notebook_launcher", "open_embedder",
     "open_vectors", "pipeline", "predict", "prepare", "pretrain", "search", "search_params", "select",

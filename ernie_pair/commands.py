@@ -244,7 +244,7 @@ COMMANDS = {
     ),
     "drift": Command(
         "deployment", "Compare the log of a service with what its model was tested on",
-        "ernie_pair.service.drift", "DriftConfig", also="monitor"
+        "ernie_pair.service.drift", "DriftConfig", python="drift", also="monitor"
     ),
     "config": Command(
         "several processes", "Write a file for launch by answering a few questions",

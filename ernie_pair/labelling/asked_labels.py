@@ -38,8 +38,7 @@ from ernie_pair.pairs.data.label_checks import LabelsOfFile
 from ernie_pair.pairs.data.pair_file import check_pair_file, is_missing
 from ernie_pair.pairs.data.pair_records import LABEL_MAP_HELP
 from ernie_pair.pairs.data.pair_source import PairSource
-from ernie_pair.service.drift import log_lines
-from ernie_pair.service.request_log import START, read_start
+from ernie_pair.service.request_log import is_log, log_lines
 
 ID, LEFT, RIGHT, LABEL = "pair_id", "text_a", "text_b", "label"
 COLUMNS = (ID, LEFT, RIGHT, "priority", "why")
@@ -59,7 +58,7 @@ class SelectConfig(InferenceFlags):
     EXAMPLE = "--model_path output/best --input_file pairs.tsv --output_file asked.xlsx --rows 500"
     NEEDS = {"sklearn": ""}
 
-    input_file: str = file_option(help="pairs, or the log of serve --log_requests FILE --log_texts true")
+    input_file: str = file_option(help="pairs, or the log of serve --log_requests FILE --log_texts text")
     output_file: str = data_option(help=f"table to fill, {TABLES}, or see --format", writes="FILE")
     rows: int = data_option(500, help="pairs to label", unit="pairs", at_least=1, usual=True)
     other_model_path: str = data_option("", help="a second model, which may disagree", reads="MODEL")
@@ -128,7 +127,7 @@ def _write(draft: Path, final: Path, columns: Sequence[str], rows: Iterable[Sequ
 def _unlabelled(config: SelectConfig, scorer: PairScorer) -> List[TextPair]:
     """Return the pairs that may be asked, each once, in an order of their own."""
     found: Dict[TextPair, TextPair] = {}
-    if Path(config.input_file).is_file() and read_start(Path(config.input_file)) == START:
+    if is_log(Path(config.input_file)):
         given = list(_logged(config.input_file, scorer.identity[0]))
     else:
         read = read_pairs(config, "input_file", None, "test", scorer.world.is_first)
@@ -155,7 +154,7 @@ def _logged(path: str, model: str) -> Iterator[TextPair]:
             yield texts[0], texts[1]
     if models == {""}:
         fault = "hashes in place of texts" if are_hashed else "no pairs"
-        raise InputError(f"{path}: the log holds {fault}; serve with --log_requests FILE --log_texts true")
+        raise InputError(f"{path}: the log holds {fault}; serve with --log_requests FILE --log_texts text")
     for other in sorted(models - {"", model}):
         logger.warning("%s: answers of the model %s, not of this one, are scored again", path, other[:12])
 

@@ -15,16 +15,19 @@ FILE.1 to FILE.9 are older lines, FILE.9 the oldest.
 import errno
 import hashlib
 import json
+import logging
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
 
-from ernie_pair.core.errors import InputError, describe_os_error
+from ernie_pair.core.errors import InputError, counted, describe_os_error
 from ernie_pair.core.files.atomic_files import try_lock
+from ernie_pair.core.files.json_file import JsonError, is_number, parse_json_object
 from ernie_pair.inference.token_rows import Reading
 
 FILES = 10  # in all
@@ -32,12 +35,14 @@ DIGITS = 6
 SEARCH = "/search"
 START = b'{"time": "'  # of a line
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(eq=False)
 class Answered:
     """What a model answered to the N items of a request: pairs, texts, or a query."""
 
-    texts: Sequence[Sequence[str]]  # [N], one or two texts each
+    texts: Sequence[Any]  # [N], one or two texts each
     model: str  # its fingerprint
     scores: np.ndarray  # float64 [N, C]; of vectors [N, 0]
     labels: Optional[Sequence[str]] = None
@@ -48,11 +53,6 @@ class Answered:
     shadow_scores: Optional[np.ndarray] = None  # float64 [N, C]
     time: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
 
-    @property
-    def pairs(self) -> List[Tuple[str, str]]:
-        """Return the texts of pairs."""
-        return [(texts[0], texts[1]) for texts in self.texts]
-
     def headlines(self, scores: np.ndarray) -> List[float]:
         """Return the `headline` of each item, of none without scores."""
         return [headline(self.endpoint, row) for row in scores.tolist() if row]
@@ -61,14 +61,16 @@ class Answered:
         """Return a line of the log for each item; ``hashes``: with the SHA-256 of each text in its place."""
         found = []
         for row, texts in enumerate(self.texts):
-            encoded = [text.encode("utf-8", "backslashreplace") for text in texts]
-            kept = {"sha256": [hashlib.sha256(text).hexdigest() for text in encoded]}
+            kept = list(texts)
+            if hashes:
+                encoded = (text.encode("utf-8", "backslashreplace") for text in texts)
+                kept = [hashlib.sha256(each).hexdigest() for each in encoded]
             line = {
                 "time": self.time.isoformat(timespec="milliseconds"),
                 "request": self.request,
                 "endpoint": self.endpoint,
                 "model": self.model,
-                **(kept if hashes else {"texts": list(texts)}),
+                "sha256" if hashes else "texts": kept,
                 "characters": list(map(len, texts)),
                 "scores": self.scores[row].round(DIGITS).tolist(),
                 "label": None if self.labels is None else self.labels[row],
@@ -99,7 +101,7 @@ class RequestLog:
         self._places = [path, *(path.with_name(f"{path.name}.{number}") for number in range(1, FILES))]
         try:
             for place in filter(os.path.lexists, self._places):
-                if not place.is_file() or read_start(place) not in (b"", START):
+                if not place.is_file() or _start_of(place) not in (b"", START):
                     raise InputError(f"--log_requests: {place} is no log of requests; choose another name")
             self._file = self._open()
         except OSError as error:
@@ -134,7 +136,34 @@ class RequestLog:
         return found
 
 
-def read_start(path: Path) -> bytes:
-    """Return the first bytes of a file, START of a log."""
+def is_log(path: Path) -> bool:
+    """Return whether a file begins as a log."""
+    return path.is_file() and _start_of(path) == START
+
+
+def _start_of(path: Path) -> bytes:
     with open(path, "rb") as content:
         return content.read(len(START))
+
+
+def log_lines(path: str) -> Iterator[Dict[str, Any]]:
+    """Yield the sound lines of a log, and of the older files beside it; how many are not is logged."""
+    files = [Path(path), *(Path(f"{path}.{number}") for number in range(1, FILES))]
+    for file in [file for file in files if file.is_file()] or files[:1]:
+        damaged = []
+        try:
+            with open(file, "rb") as lines:
+                for number, line in enumerate(lines, start=1):
+                    with suppress(JsonError, KeyError, TypeError):
+                        found = parse_json_object(line)
+                        texts = [found[name] for name in ("time", "endpoint", "model")]
+                        sizes = [*found["scores"], *found["characters"]]
+                        if all(isinstance(text, str) for text in texts) and all(map(is_number, sizes)):
+                            yield found
+                            continue
+                    damaged.append(number)
+        except OSError as error:
+            raise InputError(f"--log {file}: {error.strerror}; give that of serve --log_requests") from None
+        if damaged:
+            left_out = counted(len(damaged), "such line")
+            logger.warning("%s:%d: damaged; %s left out", file, damaged[0], left_out)

@@ -7,6 +7,7 @@ import signal
 import socket
 import threading
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, List, Literal, Mapping, Optional
 
@@ -40,7 +41,7 @@ from ernie_pair.service.batcher import Batching
 
 if TYPE_CHECKING:
     from ernie_pair.service.service import ServedModels
-    from ernie_pair.service.watch import Shadow, WatchOptions
+    from ernie_pair.service.watch import Shadow
 
 API_KEY = "ERNIE_PAIR_API_KEY"
 # How long a request waits for others to share its forward pass, when some have just been answered.
@@ -215,32 +216,19 @@ def serve(config: ServeConfig) -> None:
     """
     start_console(World())
     key = key_of(config.api_key, os.environ)
+    # While the models are opened a SIGHUP waits: what it asks for is opened next.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
     with listen(config.host, config.port) as listener:
-        watched = _open_log(config)
-        _serve(config, _open_all(config), watched, key, listener)
-
-
-def _open_log(config: ServeConfig) -> "WatchOptions":
-    from ernie_pair.service.request_log import RequestLog
-    from ernie_pair.service.watch import WatchOptions
-
-    if not config.log_requests:
-        return WatchOptions()
-    log = RequestLog(Path(config.log_requests), config.log_mb << 20)
-    return WatchOptions(log, config.log_share, config.log_texts == "hash")
+        _serve(config, key, listener)
 
 
 def _open_all(config: ServeConfig) -> "tuple[ServedModels, Optional[Shadow]]":
     """Open what the flags name, and the model in the shadow."""
-    served = _open_models(config)
-    if not config.shadow_model_path:
-        return served, None
     from ernie_pair.service.watch import Shadow
 
-    of_shadow = replace(
-        config, model_path=config.shadow_model_path, device=config.each_device()[0], devices=""
-    )
-    return served, Shadow(lambda: _open_predictor(of_shadow))
+    first, path = config.each_device()[0], config.shadow_model_path
+    of_shadow = replace(config, model_path=path or config.model_path, device=first, devices="")
+    return _open_models(config), Shadow(partial(_open_predictor, of_shadow)) if path else None
 
 
 def _open_predictor(config: ServeConfig) -> PairPredictor:
@@ -311,14 +299,8 @@ def key_of(given: str, environment: Mapping[str, str]) -> str:
     return key
 
 
-def _serve(
-    config: ServeConfig,
-    opened: "tuple[ServedModels, Optional[Shadow]]",
-    watched: "WatchOptions",
-    key: str,
-    listener: socket.socket,
-) -> None:
-    """Answer requests to what is ``opened`` until a signal, and say on start how to ask."""
+def _serve(config: ServeConfig, key: str, listener: socket.socket) -> None:
+    """Open what the flags name, answer requests until a signal, and say on start how to ask."""
     import uvicorn
 
     from ernie_pair.service.bodies import curl_line
@@ -329,14 +311,19 @@ def _serve(
         limit_connections,
     )
     from ernie_pair.service.request import Limits
+    from ernie_pair.service.request_log import RequestLog
     from ernie_pair.service.service import create_app
+    from ernie_pair.service.watch import WatchOptions
 
+    log = RequestLog(Path(config.log_requests), config.log_mb << 20) if config.log_requests else None
+    watched = WatchOptions(log, config.log_share, config.log_texts == "hash")
+    served, shadow = _open_all(config)
     batching = Batching(config.max_batch, MAX_WAIT_SECONDS, config.max_waiting)
     limits = Limits(config.max_body_kb * 1024, config.max_pairs, config.max_chars)
     hosts = [config.host, socket.gethostname(), *map(str.strip, config.allowed_hosts.split(","))]
-    served, shadow = opened
-    hosts = [*filter(None, hosts)]
-    app = create_app(served, batching, limits, hosts, key, watched, lambda: _open_all(config))
+    app = create_app(
+        served, batching, limits, [*filter(None, hosts)], key, watched, lambda: _open_all(config)
+    )
     app.state.service.watch.shadow = shadow
     connections, backlog = limit_connections(config.max_connections)
     settings = uvicorn.Config(

@@ -6,10 +6,11 @@ GET /health, /metrics, /v1/models, /openapi.json, which /docs shows, and / to tr
 import asyncio
 import base64
 import logging
+import signal
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -71,7 +72,7 @@ from ernie_pair.service.request import (
     error_response,
 )
 from ernie_pair.service.request_log import Answered
-from ernie_pair.service.watch import Shadow, Watch, WatchMetrics, WatchOptions, version_of
+from ernie_pair.service.watch import Shadow, Watch, WatchOptions, version_of
 from ernie_pair.version import __version__
 
 PAGE = Path(__file__).with_name("try.html")
@@ -279,11 +280,10 @@ class Service:
         self.served, self.limits, self.metrics = served, limits, ServiceMetrics()
         self.started, self._page = int(time.time()), render_page(PAGE)
         self.texts, self._looked = served.texts, 0.0
-        self._batching, self._reopen_models, self._reloading = batching, reopen, asyncio.Lock()
+        self._batching, self.reopens, self._reloading = batching, reopen, asyncio.Lock()
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         scoring = served.predictor or served.texts
-        self._seen = WatchMetrics(self.metrics.registry, None if scoring is None else scoring.unit)
-        self.watch = Watch(watched, self._seen)
+        self.watch = Watch(watched, self.metrics.registry, None if scoring is None else scoring.unit)
         self.failed = 0  # calls of models that are not served any longer
         self._leaving: Dict[str, MicroBatcher] = {}  # their queues, until what waits is answered
         self._tried: State = None
@@ -298,6 +298,7 @@ class Service:
         """Start the queues; that of an index ends before the one of the model that scores its texts."""
         self._loop = asyncio.get_running_loop()
         await self._serve(self.served)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])  # which waited, see `serve`
         return self
 
     async def __aexit__(self, *exception) -> None:
@@ -320,7 +321,7 @@ class Service:
             batchers[name] = await running.enter_async_context(batcher)
         self.served, self.texts, self.versions = served, served.texts, served.versions
         self.batchers, self._running = batchers, running
-        self._seen.show(self.versions.values())
+        self.watch.show(self.versions.values())
 
     async def reload(self) -> bodies.Reloaded:
         """Open again what is served, and answer by it once it is open; until then as before.
@@ -329,9 +330,9 @@ class Service:
         reason, which is logged, for what cannot be opened, or answers in another form; the old goes on.
         """
         async with self._reloading:
-            assert self._reopen_models is not None  # otherwise nothing asks
+            assert self.reopens is not None  # otherwise nothing asks
             try:
-                served, shadow = await asyncio.to_thread(self._reopen_models)
+                served, shadow = await asyncio.to_thread(self.reopens)
                 if served.form != self.served.form:
                     raise InputError(f"its answers have another form, {served.form}, not {self.served.form}")
             except Exception as error:
@@ -351,14 +352,9 @@ class Service:
         return bodies.Reloaded(models=models)
 
     def ask_reload(self) -> None:
-        """Reload soon, asked by a signal or a thread; what has not begun to answer has just been opened."""
-
-        async def reload() -> None:
-            with suppress(RefusedError):  # which was logged
-                await self.reload()
-
+        """Reload soon, asked by a signal or a thread."""
         if self._loop is not None:
-            asyncio.run_coroutine_threadsafe(reload(), self._loop)
+            asyncio.run_coroutine_threadsafe(self.reload(), self._loop)  # which logs why it failed
 
     def reject_new(self) -> None:
         """Answer waiting requests with 503, now and from now on."""
@@ -426,8 +422,7 @@ class Service:
         more: Dict[str, Any] = {}
         if found.classes is not None:
             more = {"labels": found.labels, "classes": found.classes.tolist()}
-        numbers = found.scores if found.probabilities is None else found.probabilities
-        assert numbers is not None
+        numbers: Any = found.scores if found.probabilities is None else found.probabilities
         scores = numbers.round(DIGITS).tolist()
         return bodies.PredictAnswer(**more, scores=scores, milliseconds=_milliseconds_since(started))
 
@@ -467,17 +462,13 @@ class Service:
             hits = [hit.read_in(window) for hit, window in zip(hits, windows)]
         answering = texts.answering_of(body.where or {}, 0)  # of a top_k that is not above recall_k
         best = rerank(hits, scores, body.top_k or bodies.TOP_K, body.threshold, answering)
-        self._note_search(body.query, best)
-        found = [bodies.Found.model_validate(hit.content(DIGITS)) for hit in best]
-        return bodies.Hits(hits=found, answered=bool(found), milliseconds=_milliseconds_since(started))
-
-    def _note_search(self, query: str, best: Sequence[Hit]) -> None:
-        """Keep what is told of a search: the query, and the scores of its hits."""
         embedder, reading = self.served.embedder, None
         if embedder is not None:
-            reading = _reading([embedder.count_tokens(query, "query")], embedder.max_seq_len)
-        scores = np.array([[hit.score for hit in best]])
-        _ANSWERED.get()[:] = [Answered([[query]], self._model_of("pairs"), scores, None, reading)]
+            reading = _reading([embedder.count_tokens(body.query, "query")], embedder.max_seq_len)
+        told = np.array([[hit.score for hit in best]])
+        _ANSWERED.get()[:] = [Answered([[body.query]], self._model_of("pairs"), told, None, reading)]
+        found = [bodies.Found.model_validate(hit.content(DIGITS)) for hit in best]
+        return bodies.Hits(hits=found, answered=bool(found), milliseconds=_milliseconds_since(started))
 
     def _look_for_change(self, texts: TextRecall) -> None:
         """Open an index that was changed, in a thread; searches meanwhile are answered by what is open.
@@ -667,20 +658,12 @@ class Service:
         failed = self.failed + sum(each.failed for each in self.batchers.values())
         found: Dict[str, Any] = {"failed_calls": failed, "versions": [*self.versions.values()]}
         if predictor is not None:
-            exported = predictor.exported
-            found.update(
-                backend=predictor.backend,
-                precision=predictor.precision,
-                target=exported.target,
-                label_range=exported.label_range,
-                labels=list(exported.labels),
-                match=predictor.match if predictor.num_classes == 2 else None,
-                caution=exported.learned_nothing or None,
-                max_seq_len=exported.max_seq_len,
-                temperature=exported.temperature,
-                threshold=predictor.threshold,
-                symmetric=predictor.symmetric,
-            )
+            exported, own = predictor.exported, ("backend", "precision", "threshold", "symmetric")
+            found.update({name: getattr(predictor, name) for name in own})
+            same = ("target", "label_range", "max_seq_len", "temperature")
+            found.update({name: getattr(exported, name) for name in same}, labels=list(exported.labels))
+            found["match"] = predictor.match if predictor.num_classes == 2 else None
+            found["caution"] = exported.learned_nothing or None
         if embedder is not None:
             found["vector_length"] = embedder.dim
         if texts is not None:
@@ -795,15 +778,14 @@ def create_app(
     limits: Limits,
     hosts: Sequence[str] = (ANY,),
     api_key: str = "",
-    watched: WatchOptions = WatchOptions(),  # noqa: B008
-    reopen: Optional[Reopen] = None,
+    *watching: Any,
 ) -> FastAPI:
     """Return the ASGI application; ``hosts``: the names, besides addresses, that requests may use for it.
 
     There is a route for what is ``served`` alone. ``api_key``: see `AccessCheck`; empty: none is needed, and
-    nobody may reload. ``watched``, ``reopen``: see `Service`.
+    nobody may reload. ``watching``: what else a `Service` takes.
     """
-    service = Service(served, batching, limits, watched, reopen)
+    service = Service(served, batching, limits, *watching)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI):
@@ -816,7 +798,7 @@ def create_app(
     factory: Any = AccessCheck  # mypy accepts no class for the callable that Starlette describes
     app.add_middleware(factory, hosts=hosts, key=api_key)
     service.add_routes(app)
-    if reopen is not None:
+    if service.reopens is not None:
         answer = service.reload if api_key else _refuse_reload
         app.post(bodies.RELOAD, responses=bodies.describe_refusals(bodies.RELOAD))(answer)
     _add_docs(app)

@@ -7,13 +7,12 @@ the model in the shadow; what they have no room for is dropped, and counted.
 import hashlib
 import logging
 import os
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from threading import Lock, get_native_id
+from threading import Lock
 from typing import Any, Callable, Iterable, Optional, Sequence
 
 import numpy as np
@@ -47,10 +46,13 @@ def version_of(name: str, fingerprint: str, folder: Path) -> Version:
 
 
 class Aside:
-    """A thread that works off what it is offered; at most ``most`` of it waits, by the given sizes."""
+    """A thread that works off what it is offered; at most ``most`` of it waits, by the given sizes.
 
-    def __init__(self, name: str, most: int, begin: Optional[Callable[[], None]] = None):
-        self.thread, self._lock = ThreadPoolExecutor(1, name, begin), Lock()
+    ``niceness``: by how much its priority, and that of the threads it starts, is lowered.
+    """
+
+    def __init__(self, name: str, most: int, niceness: int = 0):
+        self.thread, self._lock = ThreadPoolExecutor(1, name, os.nice, (niceness,)), Lock()
         self._most, self._waiting = most, 0
 
     def offer(self, size: int, work: Callable[..., None], *given: Any) -> bool:
@@ -59,34 +61,25 @@ class Aside:
             if self._waiting and self._waiting + size > self._most:
                 return False
             self._waiting += size
-        self.thread.submit(self._do, size, work, *given)
+        self.thread.submit(work, *given).add_done_callback(partial(self._end, size))
         return True
 
-    def _do(self, size: int, work: Callable[..., None], *given: Any) -> None:
-        try:
-            work(*given)
-        except Exception:
-            logger.exception("an answer was not watched")
-        finally:
-            with self._lock:
-                self._waiting -= size
+    def _end(self, size: int, done: Future) -> None:
+        if done.exception() is not None:
+            logger.error("an answer was not watched", exc_info=done.exception())
+        with self._lock:
+            self._waiting -= size
 
     def close(self) -> None:
         """Wait until all of it is done."""
         self.thread.shutdown()
 
 
-def _yield_processor() -> None:
-    """Give this thread, and those of a model that it opens, the lowest priority, where a system can."""
-    with suppress(OSError, AttributeError):
-        os.setpriority(os.PRIO_PROCESS, get_native_id(), 19)
-
-
 class Shadow:
     """A model that scores the same pairs as the one that answers, in a thread of its own, which opens it."""
 
     def __init__(self, open_model: Callable[[], PairPredictor]):
-        self.aside, self.is_closing = Aside("shadow", MOST_PAIRS, _yield_processor), False
+        self.aside, self.is_closing = Aside("shadow", MOST_PAIRS, 19), False
         self.model = self.aside.thread.submit(open_model).result()
 
     def close(self) -> None:
@@ -97,36 +90,36 @@ class Shadow:
 
 @dataclass(frozen=True)
 class WatchOptions:
-    """Where answers are logged; None: nowhere. ``hashes``: instead of texts."""
+    """Where answers are logged; None: nowhere. ``share``: of the requests; ``hashes``: instead of texts."""
 
     log: Optional[RequestLog] = None
-    share: float = 1.0  # of the requests
+    share: float = 1.0
     hashes: bool = False
 
-    def keeps(self, request: str) -> bool:
-        """Return whether the lines of a request are written, by the hash of its name."""
-        drawn = int.from_bytes(hashlib.sha256(request.encode()).digest()[:8], "big")
-        return self.log is not None and drawn < self.share * 2**64
 
+class Watch:
+    """Tells of answers as ``options`` say, and counts them in ``registry``; ``unit``: of their scores."""
 
-class WatchMetrics:
-    """The numbers of /metrics about the answers and their texts."""
-
-    def __init__(self, registry: CollectorRegistry, unit: Optional[ScoreUnit]):
+    def __init__(self, options: WatchOptions, registry: CollectorRegistry, unit: Optional[ScoreUnit]):
+        self._options, self._writing, self._is_failing = options, Aside("request-log", MOST_CHARACTERS), False
+        self.shadow: Optional[Shadow] = None
         named: Any = {"namespace": "ernie_pair", "registry": registry}
         count: Any = partial(Counter, **named)
-        labels = ["name", "fingerprint", "version", "date"]
-        self._models = Gauge("model_info", "The models that are served.", labels, **named)
-        words, buckets = "Scores: of two classes the probability of class 1.", _buckets_of(unit)
+        self._models = Gauge("model_info", "The models that are served.", [*Version.model_fields], **named)
+        words, buckets = "Scores: of two classes the probability of class 1.", UNBOUNDED
+        if unit is not None and unit.least is not None and unit.most is not None:
+            buckets = np.linspace(unit.least, unit.most, STEPS + 1)[1:].round(6).tolist()
         self._scores = Histogram("scores", words, ["endpoint"], buckets=buckets, **named)
         self._decisions = count("decisions", "Pairs of each class, as it was decided.", ["label"])
         self._inputs = count("inputs", "Pairs and texts whose tokens were counted.")
-        self._cut = count("inputs_cut", "Those of them that were too long and were truncated.")
-        self._tokens = count("tokens", "Tokens of these pairs and texts.")
-        self._unknown = count("tokens_unknown", "Tokens that stand for what the vocabulary lacks.")
-        self.dropped = count("log_dropped_lines", "Lines of the log that were not written.")
-        self._shadow = count("shadow_pairs", "Pairs by whether the shadow decides alike.", ["agrees"])
-        self.shadow_missed = count("shadow_missed_pairs", "Pairs that the shadow had no time for, or failed.")
+        self._readings = [
+            count("tokens", "Tokens of these pairs and texts."),
+            count("tokens_unknown", "Tokens that stand for what the vocabulary lacks."),
+            count("inputs_cut", "Those of them that were too long and were truncated."),
+        ]
+        self._dropped = count("log_dropped_lines", "Lines of the log that were not written.")
+        self._agrees = count("shadow_pairs", "Pairs by whether the shadow decides alike.", ["agrees"])
+        self._missed = count("shadow_missed_pairs", "Pairs that the shadow had no time for, or failed.")
         self._apart = Histogram("shadow_difference", "How far both scores are apart.", **named)
 
     def show(self, models: Iterable[Version]) -> None:
@@ -135,85 +128,58 @@ class WatchMetrics:
         for model in models:
             self._models.labels(**model.model_dump()).set(1)
 
-    def count(self, answered: Answered) -> None:
-        """Count what was answered."""
-        histogram = self._scores.labels(answered.endpoint)
-        for score in answered.headlines(answered.scores):
-            histogram.observe(score)
-        for label in answered.labels or ():
-            self._decisions.labels(label).inc()
-        if answered.reading is not None:
-            tokens, unknown, cut = answered.reading
-            self._inputs.inc(len(tokens))
-            for counter, values in ((self._tokens, tokens), (self._unknown, unknown), (self._cut, cut)):
-                counter.inc(int(values.sum()))
-
-    def compare(self, answered: Answered, labels: Optional[Sequence[str]]) -> None:
-        """Count what the shadow says of the same pairs, with its ``labels`` if they have classes."""
-        assert answered.shadow_scores is not None
-        both = map(answered.headlines, (answered.scores, answered.shadow_scores))
-        for score, other in zip(*both):
-            self._apart.observe(abs(score - other))
-        for label, other in zip(answered.labels or (), labels or ()):
-            self._shadow.labels(str(label == other).lower()).inc()
-
-
-class Watch:
-    """Tells of answers as ``options`` say, and counts them in ``metrics``."""
-
-    def __init__(self, options: WatchOptions, metrics: WatchMetrics):
-        self._options, self._metrics = options, metrics
-        self.shadow: Optional[Shadow] = None
-        self._writing = Aside("request-log", MOST_CHARACTERS)
-        self._is_failing = False
-
     async def note(self, calls: Sequence[Answered]) -> None:
         """Count an answer that was sent, and hand it to the threads; ``calls``: those of the model for it."""
         for answered in calls:
-            self._note(answered)
-
-    def _note(self, answered: Answered) -> None:
-        self._metrics.count(answered)
-        shadow, pairs = self.shadow, len(answered.texts)
-        if shadow is not None and len(answered.texts[0]) > 1:
-            if shadow.aside.offer(pairs, self._ask_shadow, shadow, answered):
-                return
-            self._metrics.shadow_missed.inc(pairs)
-        self._log(answered)
+            for score in answered.headlines(answered.scores):
+                self._scores.labels(answered.endpoint).observe(score)
+            for label in answered.labels or ():
+                self._decisions.labels(label).inc()
+            if answered.reading is not None:
+                self._inputs.inc(len(answered.reading.tokens))
+                for counter, values in zip(self._readings, answered.reading):
+                    counter.inc(int(values.sum()))
+            shadow, pairs = self.shadow, len(answered.texts)
+            if shadow is not None and len(answered.texts[0]) > 1:
+                if shadow.aside.offer(pairs, self._ask_shadow, shadow, answered):
+                    continue
+                self._missed.inc(pairs)
+            self._log(answered)
 
     def _ask_shadow(self, shadow: Shadow, answered: Answered) -> None:
-        found = None
         try:
-            if not shadow.is_closing:
-                found = shadow.model.predict(answered.pairs)
+            found = None if shadow.is_closing else shadow.model.predict(answered.texts)
         except Exception as error:
             logger.error("the model in the shadow failed: %r", error)
+            found = None
         if found is None:
-            self._metrics.shadow_missed.inc(len(answered.texts))
+            self._missed.inc(len(answered.texts))
         else:
             answered.shadow_scores = found.rows
-            self._metrics.compare(answered, found.labels)
+            for score, other in zip(*map(answered.headlines, (answered.scores, found.rows))):
+                self._apart.observe(abs(score - other))
+            for label, other in zip(answered.labels or (), found.labels or ()):
+                self._agrees.labels(str(label == other).lower()).inc()
         self._log(answered)
 
     def _log(self, answered: Answered) -> None:
-        if not self._options.keeps(answered.request):
+        """Hand an answer to the thread that writes the log, if the hash of its request falls to the share."""
+        drawn = int.from_bytes(hashlib.sha256(answered.request.encode()).digest()[:8], "big")
+        if self._options.log is None or drawn >= self._options.share * 2**64:
             return
         size = sum(400 + sum(map(len, texts)) for texts in answered.texts)  # about, in characters
-        if not self._writing.offer(size, self._write, answered):
-            self._metrics.dropped.inc(len(answered.texts))
+        if not self._writing.offer(size, self._write, self._options.log, answered):
+            self._dropped.inc(len(answered.texts))
 
-    def _write(self, answered: Answered) -> None:
-        log = self._options.log
-        assert log is not None
+    def _write(self, log: RequestLog, answered: Answered) -> None:
         try:
             log.write(answered.lines(self._options.hashes))
+            self._is_failing = False
         except OSError as error:
-            self._metrics.dropped.inc(len(answered.texts))
+            self._dropped.inc(len(answered.texts))
             if not self._is_failing:
                 logger.warning("lines of the log are dropped: %s: %s", log.path, describe_os_error(error))
             self._is_failing = True
-        else:
-            self._is_failing = False
 
     def close(self) -> None:
         """Write what waits, then close the log."""
@@ -222,9 +188,3 @@ class Watch:
         self._writing.close()
         if self._options.log is not None:
             self._options.log.close()
-
-
-def _buckets_of(unit: Optional[ScoreUnit]) -> Sequence[float]:
-    if unit is None or unit.least is None or unit.most is None:
-        return UNBOUNDED
-    return np.linspace(unit.least, unit.most, STEPS + 1)[1:].round(6).tolist()

@@ -4,6 +4,8 @@ python slow_service.py '{"seconds": 0.1, "limits": {"connections.HEAD_SECONDS": 
 """
 
 import json
+import os
+import signal
 import sys
 import time
 from importlib import import_module
@@ -24,6 +26,8 @@ class Model(fake_predictor.Model):
 
     @classmethod
     def of(cls, config):
+        if ASKED.pop("hang_up", False):  # while the models are opened
+            os.kill(os.getpid(), signal.SIGHUP)
         return cls()
 
     def decide_by(self, threshold, symmetric):

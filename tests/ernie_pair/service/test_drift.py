@@ -5,36 +5,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 from fake_predictor import ask
 from tiny_search import texts_of, write_exports
 
 from ernie_pair.core.errors import InputError
 from ernie_pair.inference.predictor import PairPredictor
-from ernie_pair.service.drift import (
-    CUT,
-    LENGTHS,
-    SCORES,
-    UNKNOWN,
-    DriftConfig,
-    Items,
-    compare,
-    compare_days,
-    correct,
-    drift,
-)
+from ernie_pair.service.drift import DriftConfig, compare, compare_days, correct, drift, items_of
 
 
-def drawn(rng, count=400, shift=0.0, longer=0.0, unknown=0.02, cut=0.05):
+def drawn(rng, count=400, shift=0.0, longer=0.0, unknown=0.02, cut=0.05, day="2026-11-30"):
     scores = 1 / (1 + np.exp(-rng.normal(shift, 2, count)))
-    numbers = {
-        SCORES: scores,
-        LENGTHS: np.round(rng.normal(20 + longer, 5, count)),
-        UNKNOWN: (rng.random(count) < unknown) * 0.1,
-        CUT: (rng.random(count) < cut).astype(float),
-    }
-    labels = [str(int(score > 0.5)) for score in scores]
-    return Items([()] * count, ["2026-11-30"] * count, labels, numbers)
+    labels, lengths = [str(int(score > 0.5)) for score in scores], np.round(rng.normal(20 + longer, 5, count))
+    rare = (rng.random(count) < unknown) * 0.1
+    return items_of(zip([()] * count, [day] * count, labels, scores, lengths, rare, rng.random(count) < cut))
 
 
 def alarms(reference, found):
@@ -69,15 +54,10 @@ def test_a_planted_drift_is_found_and_nothing_else(planted, moved):
 def test_the_day_on_which_a_drift_began_is_found():
     rng, first, day_of = np.random.default_rng(2), [], "2026-12-{:02}".format
     for _ in range(100):
-        days = [(day, drawn(rng, 140, shift=1.5 if day >= 8 else 0.0)) for day in range(1, 15)]
-        dates, labels = (
-            [day_of(day) for day, _ in days for _ in range(140)],
-            sum((one.labels for _, one in days), []),
+        days = range(1, 15)
+        log = pandas.concat(
+            [drawn(rng, 140, shift=1.5 if day >= 8 else 0.0, day=day_of(day)) for day in days]
         )
-        numbers = {
-            name: np.concatenate([one.numbers[name] for _, one in days]) for name in days[0][1].numbers
-        }
-        log = Items([()] * len(dates), dates, labels, numbers)
         tests = compare_days(drawn(rng), log)
         correct([test for of_day in tests.values() for test in of_day])
         first.append(min(day for day, of_day in tests.items() if any(test["p"] < 0.05 for test in of_day)))

@@ -76,15 +76,15 @@ def wait_until(is_true):
 
 
 @contextmanager
-def serving(*flags, seconds=0.0, limits=None, files=None):
+def serving(*flags, seconds=0.0, limits=None, files=None, **asked):
     """``files``: the limit of open files."""
 
     def limit():
         if files:
             resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
 
-    asked = json.dumps({"seconds": seconds, "limits": limits or {}})
-    words = [sys.executable, str(SERVICE), asked, *flags]
+    asked.update(seconds=seconds, limits=limits or {})
+    words = [sys.executable, str(SERVICE), json.dumps(asked), *flags]
     folders = os.pathsep.join(map(str, (ROOT, SUPPORT)))
     with subprocess.Popen(
         words, stderr=subprocess.PIPE, text=True, preexec_fn=limit, env={**os.environ, "PYTHONPATH": folders}

@@ -286,3 +286,9 @@ def test_sighup_follows_a_link_to_the_new_export(tmp_path):
         service.process.send_signal(signal.SIGHUP)
         wait_until(lambda: any("reloaded: none aaaaaaaaaaaa" in line for line in service.said))
         service.end()
+
+
+def test_a_sighup_while_the_models_open_is_kept():
+    with serving(hang_up=True) as service:
+        wait_until(lambda: any("reloaded: none aaaaaaaaaaaa" in line for line in service.said))
+        service.end()
