@@ -217,9 +217,12 @@ def serve(config: ServeConfig) -> None:
     start_console(World())
     key = key_of(config.api_key, os.environ)
     # While the models are opened a SIGHUP waits: what it asks for is opened next.
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
-    with listen(config.host, config.port) as listener:
-        _serve(config, key, listener)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
+    try:
+        with listen(config.host, config.port) as listener:
+            _serve(config, key, listener)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _open_all(config: ServeConfig) -> "tuple[ServedModels, Optional[Shadow]]":
