@@ -6,7 +6,8 @@ For a file of queries it writes one line of JSON per query, and so it does for q
      "hits": [{"id": "a1", "text": "...", "score": 0.98, "similarity": 0.71}]}
 
 or, by the ending of the output, a table with a row per text found: id, query, rank, text_id, text, score,
-similarity, bm25, and what rides along with the texts of the index ("payload" of a line of JSON).
+similarity, bm25, probability, window_begin, window_end (of a long text: the characters that match best), and
+what rides along with the texts of the index ("payload" of a line of JSON).
 """
 
 import json
@@ -48,9 +49,9 @@ DIGITS, PROMPT = 6, "> "
 TYPED = "-"  # of --text: queries are read from standard input
 RETRIEVAL_HELP = "by what texts are found; auto: all that the index was made for"
 SCORES = {VECTORS: "cosine", BM25: "bm25", BOTH: "fused"}  # their name without a classifier
-OF_A_HIT = ("text", "score", "similarity", "bm25")
+OF_A_HIT = ("text", "score", "similarity", "bm25", "probability", "window_begin", "window_end")
 COLUMNS = {"id": str, "query": str, "rank": int, "text_id": str}  # of a table of answers, with their kinds
-COLUMNS.update(zip(OF_A_HIT, (str, float, float, float)))
+COLUMNS.update(zip(OF_A_HIT, (str, *[float] * 4, int, int)))
 OF_PAYLOAD = "payload_"  # before the name of a column of the index that is one of COLUMNS
 SPACES = str.maketrans("\t\r\n", "   ")
 
@@ -241,6 +242,7 @@ def _answer_writer(
         def write(row: NamedText, hits: List[Hit]) -> None:
             for rank, hit in enumerate(hits, start=1):
                 found = hit.content(DIGITS)
+                found.update({f"window_{name}": end for name, end in found.get("window", {}).items()})
                 cells = [*(found.get(name) for name in OF_A_HIT), *map(hit.payload.get, payload)]
                 write_row([row.id, row.text, rank, hit.id, *cells])
             if not hits:
@@ -299,13 +301,17 @@ def read_hits(path: Path) -> List[List[Hit]]:
             continue
         _, _, rank, text_id, text, score, *others = row
         names = [name.removeprefix(OF_PAYLOAD) for name in columns[len(COLUMNS) :]]
-        others, payload = others[:2], dict(zip(names, others[2:]))
+        others, payload = others[:5], dict(zip(names, others[5:]))
         if rank in (None, "", "1", 1):
             found.append([])
         if rank not in (None, ""):
-            similarity, bm25 = (None if one in (None, "") else float(one) for one in others)
+            similarity, bm25, probability, *ends = (
+                None if one in (None, "") else float(one) for one in others
+            )
+            begin, end = (None if one is None else int(one) for one in ends)
+            window = None if begin is None or end is None else Window(begin, end, text[begin:end])
             more = {name: str(value) for name, value in payload.items() if value not in (None, "")}
-            found[-1].append(Hit(text_id, text, float(score), similarity, bm25, more))
+            found[-1].append(Hit(text_id, text, float(score), similarity, bm25, more, probability, window))
     return found
 
 

@@ -205,6 +205,9 @@ def test_a_threshold_is_measured_saved_and_obeyed(tmp_path, asked):
         )
         for hit in obeyed[1]
     ]
+    table = output.with_suffix(".tsv")
+    search(index=str(made), input_file=str(tmp_path / "asked.txt"), output_file=str(table), top_k=1)
+    assert read_hits(table) == read_hits(output)
 
 
 def test_what_was_measured_stays_with_an_index_that_grows(tmp_path, asked, caplog):

@@ -216,6 +216,9 @@ def test_a_search_reranks_by_windows_and_writes_them(tmp_path, folder):
     flags = {"model_path": str(folder / "ship"), "input_file": str(queries), "output_file": str(output)}
     search_texts(SearchConfig(str(index), window_overlap=5, top_k=50, **flags))
     (hits,) = read_hits(output)
+    table = output.with_suffix(".tsv")
+    search_texts(SearchConfig(str(index), window_overlap=5, top_k=50, **{**flags, "output_file": str(table)}))
+    assert read_hits(table) == [hits]
     ranked = load(folder / "ship", window_overlap=5).rank(SHORT[2], [hit.text for hit in hits], len(hits))
     assert [row.place for row in ranked] == [*range(len(hits))]
     assert [row.window for row in ranked] == [hit.window for hit in hits] and any(hit.window for hit in hits)
