@@ -38,8 +38,11 @@ from ernie_pair.checks.versions import (
     describe_change,
     describe_current,
     link_current,
+    name_of,
+    served_in,
     use,
     version_of,
+    versions_in,
     write_flips,
 )
 from ernie_pair.core.errors import InputError, again_with, counted
@@ -127,7 +130,7 @@ def pipeline(config: PipelineConfig) -> dict[str, Any]:
         for make in steps:
             step = make()
             seconds.setdefault(step.title, 0.0)
-            build_record(config, **measured).keep()
+            build_record(config, bool(config.keep), **measured).keep()
             yield step
 
     log = folder / "pipeline.log"
@@ -137,7 +140,7 @@ def pipeline(config: PipelineConfig) -> dict[str, Any]:
         rows.append({"title": step.title, "seconds": took, "decided": decided, "commands": commands})
     with build_record(config, True, **measured).published() as (draft,):
         draft.write_text(plan.page(rows), encoding="utf-8")
-    if config.train_file and (plan.is_better or not (top / CURRENT).is_symlink()):
+    if config.train_file and (plan.is_better or not (top / CURRENT).exists()):
         link_current(top, folder)
     *lines, result = plan.summary()
     say("\n" + "\n".join([*lines, *describe_current(top), result]))
@@ -457,8 +460,9 @@ class Plan:
 
     def _compare(self) -> Step:
         """Compare the model with the one of the version before, on the test pairs of this one."""
-        (test, row_flags), before = self.file("test"), Path(self.config.keep)
-        names = {"v1" if before == self.folder.parent else before.name: before, self.folder.name: self.folder}
+        (test, row_flags), before = self.file("test"), self.rival
+        name = name_of(before) if self.is_version else before.name
+        names = {name: before, self.folder.name: self.folder}
         models = " ".join(f"{name}={shlex.quote(str(one / 'pair'))}" for name, one in names.items())
         flags = {**row_flags, "input_file": test, "output_dir": self.folder / COMPARED, "int8": "none"}
         words = words_of("compare", "models", models=models, **flags)
@@ -468,6 +472,17 @@ class Plan:
             return f"{self.change[0]}; {counted(flips, 'test pair')} decided otherwise: {COMPARED}/{FLIPS}"
 
         return Step("compare with the version before", [words], decided=decided)
+
+    @property
+    def is_version(self) -> bool:
+        """Return whether its folder is beside that of a pipeline, which it is a version of."""
+        return bool(self.config.keep) and Path(self.config.keep) in versions_in(self.folder.parent).values()
+
+    @cached_property
+    def rival(self) -> Path:
+        """Return the version that is served, or else the one before."""
+        served = served_in(self.folder.parent) if self.is_version else None
+        return served if served and served != self.folder else Path(self.config.keep)
 
     @cached_property
     def change(self) -> tuple[str, bool]:
@@ -531,7 +546,9 @@ class Plan:
         if not is_better:
             longer = "minutes" if self.pretrains else "epochs"
             before = self.config.minutes if self.pretrains else self.epochs
-            flags = {longer: f"{4 * before:g}", "output_dir": f"{self.folder}.2"}
+            top = self.folder.parent if self.is_version else self.folder
+            flags = {longer: f"{4 * before:g}", "output_dir": f"{top}.2"}
+            flags.update({"keep": self.config.keep} if self.config.keep else {})
             after = f"label more, or learn longer: {again_with({}, **flags)}"
             if self.rows < FEW_FOR_A_CLASSIFIER and self.inputs.labels.has_classes:
                 files = {f"{split}_file": self.file(split)[0] for split in ("train", "dev")}

@@ -10,7 +10,7 @@ import os
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Mapping, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 from data_tools.text.table_writer import table_writer
 from ernie_pair.checks.pipeline_inputs import RECORD, REPORT, PipelineConfig, build_record
@@ -25,36 +25,52 @@ from ernie_pair.pairs.data.pair_file import Pairs
 CURRENT, EXPORTED, COMPARED, FLIPS = "current", "exported", "compared", "flips.xlsx"
 
 
-def versions_in(folder: Path) -> list[Path]:
-    """Return the folders of the versions of a pipeline, its own first; [] where that is not done."""
+def versions_in(folder: Path) -> dict[int, Path]:
+    """Return {number: folder} of the versions of a pipeline, its own first; {} where that is not done."""
     if not _is_finished(folder):
-        return []
-    found, number = [folder], 2
-    while (folder / f"v{number}" / RECORD).is_file():
-        found.append(folder / f"v{number}")
-        number += 1
-    return found
+        return {}
+    found = {int(path.name[1:]): path for path in folder.glob("v*") if path.name[1:].isdecimal()}
+    return {1: folder, **{n: found[n] for n in sorted(found) if n > 1 and (found[n] / RECORD).is_file()}}
+
+
+def served_in(folder: Path) -> Optional[Path]:
+    """Return the version that OUT/current leads to, if it has its models."""
+    there = os.path.dirname(os.path.realpath(folder / CURRENT))
+    versions = (path for path in versions_in(folder).values() if os.path.realpath(path) == there)
+    return next((path for path in versions if (path / "pair").is_dir() and (path / EXPORTED).is_dir()), None)
+
+
+def name_of(version: Path) -> str:
+    """Return v1 for the folder of a pipeline, else its own name."""
+    return version.name if version in versions_in(version.parent).values() else "v1"
 
 
 def version_of(config: PipelineConfig) -> PipelineConfig:
     """Return the pipeline that ``config`` asks for: its own, or the version that its data are, or will be.
 
-    Raises InputError where the version before it was edited.
+    Raises InputError where the version before it was edited, or where another one was begun with other data.
     """
-    made = [] if config.fresh_start else versions_in(Path(config.output_dir))
+    top = Path(config.output_dir)
+    made = {} if config.fresh_start else versions_in(top)
     now = _hashes(build_record(config, True).about({})["inputs"])
-    same = [number for number, folder in enumerate(made) if _hashes_of(folder) == now]
-    if not made or 0 in same:
+    same = [number for number, folder in made.items() if _hashes_of(folder) == now]
+    if not made or 1 in same:
         return config
-    is_begun = len(made) > 1 and not _is_finished(made[-1])
-    number = same[0] if same else len(made) - is_begun
-    before = made[number - 1]
+    number = same[0] if same else max(made) + _is_finished(made[max(made)])
+    if not same and number in made:
+        aside = shlex.join(["mv", str(made[number]), f"{top}.begun-v{number}"])
+        raise InputError(
+            f"{made[number]} was begun with other data; bring these back to go on, or put it aside: {aside}"
+        )
+    before = made[max(n for n in made if n < number and _is_finished(made[n]))]
     _check_unedited(before)
-    version = replace(config, output_dir=str(made[0] / f"v{number + 1}"), keep=str(before))
-    if config.model_name_or_path != _start_of(made[0]):  # another start is asked for, and is taken
+    version = replace(config, output_dir=str(top / f"v{number}"), keep=str(before))
+    if config.model_name_or_path != _start_of(top):  # another start is asked for, and is taken
         return version
-    start, is_text_new = before / "dynamic", _hashes_of(before).get("input_path") != now.get("input_path")
-    known = _start_of(before)
+    own = {_start_of(top), *(str(folder / "dynamic") for folder in made.values())}
+    kin = [folder for n, folder in made.items() if n < number and _start_of(folder) in own][-1]
+    start, is_text_new = kin / "dynamic", _hashes_of(kin).get("input_path") != now.get("input_path")
+    known = _start_of(kin)
     return replace(
         version,
         model_name_or_path=str(start) if start.is_dir() else known or config.model_name_or_path,
@@ -143,9 +159,9 @@ def describe_current(folder: Path) -> list[str]:
 def use(config: PipelineConfig) -> dict[str, Any]:
     """Have OUT/current lead to the version --use. Raises InputError for one that is not there."""
     folder = Path(config.output_dir)
-    made = {
-        f"v{number}": path for number, path in enumerate(versions_in(folder), start=1) if _is_finished(path)
-    }
+    if name_of(folder) != "v1":
+        raise InputError(f"--use {config.use}: {folder} is a version; give --output_dir {folder.parent}")
+    made = {f"v{number}": path for number, path in versions_in(folder).items() if _is_finished(path)}
     if config.use not in made or not (made[config.use] / EXPORTED).is_dir():
         there = ", ".join(made) or "none"
         raise InputError(f"--use {config.use}: {folder} has no such version with a model (there: {there})")

@@ -14,6 +14,7 @@ from tiny_ship import write_trained
 
 from ernie_pair.checks.pipeline import pipeline
 from ernie_pair.checks.pipeline_inputs import PipelineConfig
+from ernie_pair.checks.versions import name_of, served_in, versions_in
 from ernie_pair.core.errors import InputError
 from ernie_pair.service.serve import API_KEY
 
@@ -89,6 +90,31 @@ def test_current_leads_where_it_is_told(first, module_path):
         assert str((out / "current").readlink()) == place
     with pytest.raises(InputError, match=r"use v9: .* has no such version with a model \(there: v1, v2\)"):
         pipeline(PipelineConfig(output_dir=str(out), use="v9"))
+
+
+def test_versions_are_found_by_number_and_told_from_a_pipeline(first, module_path, tmp_path):
+    out = shutil.copytree(module_path / "out", tmp_path / "out", symlinks=True)
+    (out / "v2").rename(out / "v7")
+    assert [*versions_in(out)] == [1, 7] and served_in(out) == out
+    pipeline(PipelineConfig(output_dir=str(out), use="v7"))
+    assert served_in(out) == out / "v7"
+    with pytest.raises(InputError, match="v7 is a version; give output_dir .*/out$"):
+        pipeline(PipelineConfig(output_dir=str(out / "v7"), use="v1"))
+    shutil.rmtree(out / "v7" / "exported")
+    assert served_in(out) is None and name_of(out / "v7") == "v7" and name_of(out) == "v1"
+
+
+def test_a_version_begun_with_other_data_is_named(first, module_path, tmp_path):
+    out = shutil.copytree(module_path / "out", tmp_path / "out", symlinks=True)
+    record = json.loads((out / "v2" / "pipeline.json").read_text())
+    record["outputs"] = {}
+    (out / "v2" / "pipeline.json").write_text(json.dumps(record))
+    train = write_rows(tmp_path / "pairs.tsv", ROWS[:250])
+    config = replace(first, output_dir=str(out), train_file=str(train))
+    with pytest.raises(InputError, match=f"v2 was begun with other data; .* mv {out}/v2 {out}.begun-v2"):
+        pipeline(config)
+    (out / "v2").rename(tmp_path / "out.begun-v2")
+    pipeline(replace(config, dry_run=True))
 
 
 def test_a_version_that_was_edited_is_no_start(first, module_path, tmp_path):
