@@ -166,9 +166,12 @@ def describe_worth(found: Mapping[str, Any], learned_nothing: str = "") -> Tuple
     line += f" on {counted(found['rows'], 'test pair')}"
     if known := found.get("trained_on"):
         other = known["without"].get(name)
+        value, lowest = (value, lowest) if other is None else (min(value, other), min(lowest, other))
         line += f", {known['rows']} of which it was trained on"
         line += f" ({other:.4f} without them)" if other is not None else ""
     line += f" at threshold {found['threshold']:.4f}" if found.get("threshold") is not None else ""
+    if known and known["rows"] == found["rows"]:
+        return f"it was measured on pairs that it has learned alone: {line}", False
     if baseline is None:
         worth = f"it has learned nothing ({learned_nothing})" if learned_nothing else "it was measured"
         return f"{worth}: {line}", not learned_nothing

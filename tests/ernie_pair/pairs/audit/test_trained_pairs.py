@@ -16,6 +16,7 @@ from ernie_pair.embeddings.train.train_embedding import train_embedding
 from ernie_pair.evaluation.embeddings.evaluate_embedding import evaluate_embedding
 from ernie_pair.experiments.compare_models import CompareModelsConfig, compare_models
 from ernie_pair.models.commands import AverageConfig, average_checkpoints
+from ernie_pair.models.model_card import describe_worth
 from ernie_pair.pairs.audit.trained_pairs import hash_pairs, was_trained_on
 from ernie_pair.pairs.data.pair_source import read_pairs
 from ernie_pair.pairs.train.train_pair import train_pair
@@ -55,6 +56,17 @@ def test_rows_of_a_model_and_its_start_are_known_in_any_order(folder, capfd):
         in found["verdict"]
     )
     assert f"22 of 42 rows were trained on by {folder / 'child'}" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("known, other, is_better, told", [
+    (9, 0.9, True, "it is better than counting"), (9, 0.55, False, "it has learned nothing"),
+    (40, None, False, "it was measured on pairs that it has learned alone"),
+])  # fmt: skip
+def test_pairs_that_were_learned_prove_nothing(known, other, is_better, told):
+    found = {"accuracy": 0.95, "shared_characters": {"accuracy": 0.6}, "rows": 40}
+    found["trained_on"] = {"rows": known, "without": {} if other is None else {"accuracy": other}}
+    line, better = describe_worth(found)
+    assert line.startswith(told) and better == is_better and f"{known} of which it was trained on" in line
 
 
 def test_an_export_and_an_average_know_them_too(folder, tmp_path):
