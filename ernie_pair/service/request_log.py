@@ -108,7 +108,13 @@ class RequestLog:
             raise InputError(f"--log_requests {path}: {describe_os_error(error)}; choose another") from None
 
     def write(self, lines: bytes) -> None:
-        """Append whole lines; a file that is full is renamed first. Raises OSError: then none is written."""
+        """Append whole lines; a file that is full is renamed first. Raises OSError: then none is written.
+
+        One that was moved or deleted meanwhile is begun anew.
+        """
+        if not self.path.exists() or not os.path.samestat(os.stat(self.path), os.fstat(self._file)):
+            gone, self._file = self._file, self._open()
+            os.close(gone)
         size = os.fstat(self._file).st_size
         if size and size + len(lines) > self._most:
             for older, newer in zip(self._places[:0:-1], self._places[-2::-1]):

@@ -76,6 +76,12 @@ def test_a_share_keeps_all_lines_of_a_request_or_none(tmp_path):
 
 def test_full_files_are_renamed_and_the_oldest_goes(tmp_path):
     log = RequestLog(tmp_path / "log", 10_000)
+    log.write(b"moved\n")
+    (tmp_path / "log").rename(tmp_path / "moved")
+    log.write(b"deleted\n")
+    (tmp_path / "log").unlink()
+    assert (tmp_path / "moved").read_bytes() == b"moved\n"
+    (tmp_path / "moved").unlink()
     line = request_log.START + b"x" * 189 + b"\n"
     for _ in range(200):
         log.write(line)
