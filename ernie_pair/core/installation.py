@@ -159,8 +159,8 @@ def _folder(path: Path, extra: str, how: str = "") -> str:
 # What training takes, by the names under which the code imports it: an installation that only runs
 # exported models has none of it.
 OF_TRAINING = frozenset(
-    "cloudpickle datasketch matplotlib onnx paddle paddlenlp pyarrow safetensors scipy"
-    " sklearn visualdl werkzeug zstandard".split()
+    "cloudpickle datasketch matplotlib onnx paddle paddlenlp pandas pyarrow safetensors"
+    " scipy sklearn visualdl werkzeug zstandard".split()
 )
 
 

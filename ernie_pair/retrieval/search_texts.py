@@ -242,7 +242,8 @@ def _answer_writer(
         def write(row: NamedText, hits: List[Hit]) -> None:
             for rank, hit in enumerate(hits, start=1):
                 found = hit.content(DIGITS)
-                found.update({f"window_{name}": end for name, end in found.get("window", {}).items()})
+                if hit.window is not None:
+                    found.update(window_begin=hit.window.begin, window_end=hit.window.end)
                 cells = [*(found.get(name) for name in OF_A_HIT), *map(hit.payload.get, payload)]
                 write_row([row.id, row.text, rank, hit.id, *cells])
             if not hits:

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import MISSING, Field, fields
-from io import TextIOWrapper
+from io import TextIOWrapper, UnsupportedOperation
 from pathlib import Path
 from textwrap import fill, wrap
 from typing import Any, Callable, Optional, TypeVar, get_origin
@@ -259,7 +259,10 @@ def _run_interruptible(action: Callable[[], Any]) -> Any:
 def _output_fails() -> bool:
     """Return whether standard output cannot be written, on a full disk for example; then discard the rest."""
     try:
-        sys.stdout.flush()
+        sys.stdout.flush()  # which has nothing to write where the text was longer than the buffer
+        os.write(sys.stdout.fileno(), b"")
+        return False
+    except UnsupportedOperation:  # of a notebook or a test
         return False
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
