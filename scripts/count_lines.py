@@ -22,7 +22,7 @@ KERNELS = "ernie_pair/kernels/library.py"  # the first call into it from a model
 LIMITS = {  # what is counted: at most, aim
     "lines of data_tools and ernie_pair": (66_896, 42_000),
     "lines of scripts": (5_727, 3_500),
-    "lines of tests": (63_778, 36_000),
+    "lines of tests": (63_787, 36_000),
     "files of the package": (293, 200),
     "lists of flag names outside options": (0, 0),
     "flags, distinct": (315, 200),

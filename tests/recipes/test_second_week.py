@@ -104,6 +104,15 @@ def test_versions_are_found_by_number_and_told_from_a_pipeline(first, module_pat
     assert served_in(out) is None and name_of(out / "v7") == "v7" and name_of(out) == "v1"
 
 
+def test_a_version_that_was_begun_goes_on(first, module_path):
+    out = module_path / "out"
+    record = json.loads((out / "v2" / "pipeline.json").read_text())
+    (out / "v2" / "pipeline.json").write_text(json.dumps({**record, "outputs": {}}))
+    (out / "v2" / "report.html").unlink()
+    assert pipeline(first)["model"] == out / "v2" / "exported" and not (out / "v3").exists()
+    assert json.loads((out / "v2" / "pipeline.json").read_text())["inputs"] == record["inputs"]
+
+
 def test_a_version_begun_with_other_data_is_named(first, module_path, tmp_path):
     out = shutil.copytree(module_path / "out", tmp_path / "out", symlinks=True)
     record = json.loads((out / "v2" / "pipeline.json").read_text())
