@@ -50,7 +50,7 @@ from ernie_pair.core.files.atomic_folder import only_writer
 from ernie_pair.core.files.json_file import read_json_object
 from ernie_pair.core.files.results import paths_named, read_record
 from ernie_pair.core.progress import say
-from ernie_pair.models.labels import Labels
+from ernie_pair.models.labels import Labels, match_class
 from ernie_pair.models.model_card import describe_worth, learned_nothing_in
 from ernie_pair.pairs.data.pair_file import Pairs
 from ernie_pair.pairs.data.pair_records import Columns, RowRules
@@ -62,6 +62,7 @@ from ernie_pair.runtime.cpu import free_memory
 from ernie_pair.runtime.processes.child_command import words_of
 
 MAX_AUDITED = 200 << 20  # bytes of text
+VECTORS = "vectors"  # the folder of what `reads_apart` begins with
 GENERAL = "general.json"  # what `evaluate` says of the general pairs
 
 
@@ -86,7 +87,7 @@ EFFICIENCY = 0.7  # of the rate of products alone that a step of training reache
 MASKED = 0.15
 BATCH, SAMPLES = 32, 64  # pairs of a step of training, samples of one of pretraining
 STEPS = 400  # of training, the fewest
-FEW_FOR_A_CLASSIFIER = 300  # rows; of fewer, vectors with a threshold tell more, see docs/en/few-labels.md
+FEW_FOR_A_CLASSIFIER = 300  # rows; of fewer, texts that are read apart tell more, see docs/en/few-labels.md
 FEW, FEW_RATE = 10_000, 1e-4  # fewer pairs than these are learnt at this rate after pretraining
 PASSES, MIN_STEPS = 20, 200  # the most over the text, and the fewest in all
 
@@ -163,7 +164,9 @@ class Plan:
         self.config, self.inputs, self.folder = config, inputs, Path(config.output_dir)
         self.recipe = RecipeCommands(self.folder, config.device, config.gpus)
         spec, labels = inputs.spec, inputs.labels
-        wants = (spec is None or bool(config.input_path)) if config.pretrain == "auto" else config.pretrain
+        wants = config.pretrain
+        if wants == "auto":  # pretraining would forget what vectors are for
+            wants = spec is None or bool(config.input_path) and not inputs.is_embedding
         family = "ernie" if spec is None else spec.family
         parts = [part for part in ("dev", "test") if not getattr(config, f"{part}_file")]
         self.parts, self.search = parts if config.train_file else [], None
@@ -228,6 +231,12 @@ class Plan:
         spec = self.inputs.spec
         return of_new_model if spec is None else 1e-4 if spec.hidden_size < 512 else 5e-5
 
+    @property
+    def reads_apart(self) -> bool:
+        """Return whether vectors are trained first, and a match follows from their cosine."""
+        has_match = self.inputs.labels.has_classes and len(self.inputs.labels.names) == 2
+        return has_match and (self.rows < FEW_FOR_A_CLASSIFIER or self.inputs.is_embedding)
+
     def rate_on_pairs(self) -> float:
         """Return the rate of training on pairs, see docs/RESULTS.md."""
         rate = self.size.training_rate
@@ -261,22 +270,25 @@ class Plan:
         steps, second = self.count_steps(self.characters), self._seconds_of_model()
         of_pretraining = max(1, round(steps * SAMPLES * self.length * second / 60))
         rows = inputs.rows.get("train", 0)
-        of_training = max(1, round(rows * self.epochs * inputs.mean_length * second / 60))
+        passes = self.epochs * (2 if self.reads_apart else 1)
+        of_training = max(1, round(rows * passes * inputs.mean_length * second / 60))
         parameters = 12 * layers * width**2 + vocabulary * width
         memory = 0.8 + self.trains * (16 * parameters + 160 * SAMPLES * self.length * width * layers) / 1e9
         samples = f"about {steps:,} steps of {SAMPLES} samples of {self.length} tokens"
         if steps == MIN_STEPS and of_pretraining > config.minutes:
             samples += f", the fewest, which take more than --minutes {config.minutes:g}"
         model = f"{name}: {layers} layers of width {width}" if self.trains else f"{name}, as it is"
-        read = read if self.trains else f"--input_path {config.input_path} is not used"
+        reads_text = self.pretrains or self.is_new
+        read = read if reads_text else f"--input_path {config.input_path} is not used"
         if self.search and self.search.why_no_encoder:
             model = f"{model if self.trains else 'none, BM25 alone'}; {self.search.why_no_encoder}"
         epochs = f"{counted(self.epochs, 'epoch')} on pairs of at most {inputs.length} tokens"
+        epochs += ", of vectors first, then by their cosine" if self.reads_apart else ""
         lines = {
             **({"version": f"{self.folder}, after {config.keep}"} if config.keep else {}),
             **({"pairs": pairs} if config.train_file else {}),
             **({"faq": self.search.describe()} if self.search else {}),
-            **({"text": read} if self.pretrains or self.is_new or text and not self.trains else {}),
+            **({"text": read} if reads_text or text else {}),
             "model": model,
             "pretraining": f"{samples}: about {of_pretraining} min" if self.pretrains else "none",
             **({"training": f"{epochs}: about {of_training} min"} if config.train_file else {}),
@@ -417,9 +429,9 @@ class Plan:
         return Step("convert to a dynamic model", [self.recipe.convert()], decided=lambda: decided)
 
     def _train(self) -> Step:
-        config, rate = self.config, self.rate_on_pairs()
-        (train, row_flags), (dev, _) = self.file("train"), self.file("dev")
-        flags = {
+        config, rate, start = self.config, self.rate_on_pairs(), self._pretrained()
+        (train, row_flags), (dev, _), commands = self.file("train"), self.file("dev"), []
+        flags: dict[str, object] = {
             "train_file": train,
             "dev_file": dev,
             **row_flags,
@@ -430,12 +442,20 @@ class Plan:
             "batch_size": BATCH,
             "learning_rate": rate,
             "epochs": self.epochs,
-            "evaluation_strategy": "epoch",
             "seed": config.seed,
         }
-        words = self.recipe.train(self._pretrained(), "pair", **flags)
         decided = f"{counted(self.epochs, 'epoch')} of batches of {BATCH}, rate {rate:g}"
-        return Step(TRAIN, [words], decided=lambda: decided)
+        if self.reads_apart:
+            # Few dev pairs say little of vectors: the last ones are taken. They may even have no match.
+            match = match_class(self.inputs.labels)
+            searched = dev if match in self._read("dev").known_labels else train
+            commands.append(self.recipe.train_embedding(start, VECTORS, **{**flags, "dev_file": searched}))
+            flags.pop("from_scratch", None)
+            flags.update(pooling="cosine", learning_rate=rate / 10)
+            start = str(self.folder / VECTORS / "model_last")
+            decided += f" for vectors, and {rate / 10:g} for what their cosine says of a match"
+        commands.append(self.recipe.train(start, "pair", **flags, evaluation_strategy="epoch"))
+        return Step(TRAIN, commands, decided=lambda: decided)
 
     def _evaluate(self) -> Step:
         """Choose temperature and threshold on the dev pairs, save both, and measure with them."""
@@ -443,10 +463,10 @@ class Plan:
         made = {"output_file": folder / "evaluation.json", "report": folder / "evaluation"}
         fitted: dict[str, object] = {}
         labels = self.inputs.labels
-        if labels.has_classes:
-            pairs = self._read("dev")
+        # Of few dev pairs all may be of one class: then nothing can be chosen by them.
+        if labels.has_classes and len(np.unique(self._read("dev").known_labels)) > 1:
             fitted.update(calibrate_on=dev, save_temperature="auto")
-            if len(labels.names) == len(np.unique(pairs.known_labels)) == 2:  # or there is none to choose
+            if len(labels.names) == 2:
                 fitted.update(save_threshold="true", tune_for="accuracy")
         flags = {**row_flags, **made, **fitted, "device": self.config.device}
         words = words_of("evaluate", model_path=folder / "pair", input_file=test, **flags)
@@ -550,12 +570,6 @@ class Plan:
             flags = {longer: f"{4 * before:g}", "output_dir": f"{top}.2"}
             flags.update({"keep": self.config.keep} if self.config.keep else {})
             after = f"label more, or learn longer: {again_with({}, **flags)}"
-            if self.rows < FEW_FOR_A_CLASSIFIER and self.inputs.labels.has_classes:
-                files = {f"{split}_file": self.file(split)[0] for split in ("train", "dev")}
-                made = {**files, **self.file("train")[1], "output_dir": f"{self.folder}.encoder"}
-                made.update(epochs=self.epochs, batch_size=BATCH, learning_rate=self.rate_on_pairs())
-                words = words_of("train-embedding", model_name_or_path=self._pretrained(), **made)
-                after += f"; of so few pairs vectors may tell more: {shlex.join(['ernie-pair', *words])}"
         return f"{worth}; {after}"
 
     def summary(self) -> list[str]:
@@ -575,7 +589,7 @@ class Plan:
 
     def page(self, steps: list[dict[str, Any]]) -> str:
         """Return the page of the whole run: its ``steps``, what was measured, and all curves."""
-        names = {"Pretraining": "pretrain", "Fine-tuning": "pair", "Encoder": "encoder"}
+        names = {"Pretraining": "pretrain", "Vectors": VECTORS, "Fine-tuning": "pair", "Encoder": "encoder"}
         folders = {title: self.folder / name for title, name in names.items()}
         runs = {title: open_runs([str(folder)]) for title, folder in folders.items() if folder.is_dir()}
         seconds = sum(step["seconds"] for step in steps)

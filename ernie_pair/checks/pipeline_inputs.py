@@ -197,6 +197,7 @@ class InputSummary:
     cores: int
     seconds: Mapping[str, float]
     faq: Optional[Faq] = None
+    is_embedding: bool = False  # the model to start from
 
 
 def build_record(config: PipelineConfig, at_end: bool = False, **measured: object) -> Results:
@@ -263,6 +264,7 @@ def inspect_inputs(config: PipelineConfig) -> InputSummary:
         flops=known.get("flops") or measure_flops(),
         cores=known.get("cores") or len(usable_cores()),
         seconds=known.get("seconds") or {},
+        is_embedding=spec is not None and kind_of_folder(config.model_name_or_path) == "embedding",
     )
 
 
@@ -379,10 +381,17 @@ def _spec_of_start(config: PipelineConfig) -> Optional[ModelSpec]:
     if kind_of_folder(config.model_name_or_path) == "embedding":
         if not config.train_file:  # it is the encoder as it is
             return None
-        raise InputError(
-            f"{config.model_name_or_path} is an embedding model, and this trains a classifier of pairs; use "
-            "ernie-pair train-embedding, or give its encoder"
-        )
+        found = open_model(config.model_name_or_path, model_type="").embedding
+        if found and (found.pooling != "mean" or found.graph_steps or found.prompts):
+            raise InputError(
+                f"{config.model_name_or_path} is an embedding model with prompts, a dense layer or another "
+                "pooling than the mean, which no classifier has; use ernie-pair train-embedding"
+            )
+        if config.pretrain is True:
+            raise InputError(
+                f"--pretrain true: {config.model_name_or_path} is an embedding model, which would forget it; "
+                "leave the flag out"
+            )
     spec = open_model(config.model_name_or_path, model_type="").spec
     if config.pretrain is True:
         check_family(spec)

@@ -38,7 +38,8 @@ class GpuGraph:
     """A model with a mark in the place of its encoder layers, to be written for cards in any precision.
 
     ``traced``: a layer that makes something of what ``model`` answers, None: the model itself; ``output``:
-    what its answer is called. Raises InputError for layers that no fused operators compute.
+    what its answer is called. Raises InputError for layers that no fused operators compute, and for texts
+    that are read alone.
     """
 
     def __init__(self, model: Any, traced: Optional[nn.Layer] = None, output: str = OUTPUT):
@@ -46,6 +47,11 @@ class GpuGraph:
         if not self.layers:
             raise InputError(
                 "--format onnx-gpu: the layers of a model of your own are unknown; pass --format onnx"
+            )
+        if getattr(model, "pooling", "") == "cosine":
+            raise InputError(
+                "--format onnx-gpu: its layers are given the rows of pairs, and --pooling cosine reads each "
+                "text alone; pass --format onnx"
             )
         with TemporaryDirectory() as folder, marked_layers(self.layers):
             write_paddle(model, Path(folder), traced)

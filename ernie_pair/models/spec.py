@@ -70,7 +70,7 @@ OTHER_WAYS = {
     "use_jieba": True, "use_bpe_encoder": True, "do_basic_tokenize": False,
     "tokenize_chinese_chars": False, "tokenizer_class": "ErnieTinyTokenizer",
 }  # fmt: skip
-POOLINGS = ("cls", "mean")
+POOLINGS = ("cls", "mean", "cosine")  # of a classifier
 DEFAULT_LENGTH = 128  # tokens per pair, of a model that does not say on what it was trained
 # PaddleNLP's own defaults, for what a config.json leaves out.
 DEFAULTS = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "pad_token_id": 0}

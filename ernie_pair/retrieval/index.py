@@ -434,6 +434,10 @@ class VectorIndex:
             params = self._faiss.SearchParameters(sel=selector)
             index = self._faiss.downcast_index(self._owner.storage) if self._is_graph else index
         cosines, places = index.search(vectors, asked, params=params)
+        short = places[:, count - 1] < 0
+        if self._is_graph and short.any():  # a part of the graph that no path leaves: all are compared
+            storage = self._faiss.downcast_index(self._owner.storage)
+            cosines[short], places[short] = storage.search(vectors[short], asked, params=params)
         while breadth < self._lists:
             short = places[:, count - 1] < 0
             if not short.any():

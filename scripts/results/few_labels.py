@@ -8,6 +8,7 @@ and the same command goes on where it was; the table comes at the end.
 
 classifier         fine-tuned; the best accuracy on the dev pairs is kept
 classifier, loss   fine-tuned; the least loss on the dev pairs is kept
+texts apart        contrastive training, then --pooling cosine at a tenth of the rate, as `pipeline` does
 vectors            of the start, and a head over u, v, |u - v|, u * v: logistic regression on all rows
 pairs, cosent      the same after contrastive training, with that objective (SetFit, arXiv:2209.11055)
 ..., cosine        without the head: how similar both vectors are, and the cut that is best on all rows
@@ -28,7 +29,7 @@ from sklearn.preprocessing import StandardScaler
 import ernie_pair
 
 COLUMNS = ["text_a", "text_b", "label"]
-TRAININGS = ("classifier", "classifier, loss", "vectors", "pairs", "cosent")
+TRAININGS = ("classifier", "classifier, loss", "texts apart", "vectors", "pairs", "cosent")
 
 
 def read(path: str) -> pd.DataFrame:
@@ -63,16 +64,15 @@ def cosines(parts: np.ndarray) -> np.ndarray:
 def score(method: str, start: str, files: dict, test: pd.DataFrame, folder: Path, flags: dict) -> dict:
     """Train by ``method``; return {its name: a number per test pair, float64 [N]}, above 0.5 for class 1."""
     output = str(folder / "out")
-    if method.startswith("classifier"):
-        best = "loss" if method.endswith("loss") else "accuracy"
-        ernie_pair.train(
-            model_name_or_path=start,
-            output_dir=output,
-            evaluation_strategy="epoch",
-            best_metric=best,
-            **files,
-            **flags,
-        )
+    if method.startswith("classifier") or method == "texts apart":
+        more = {"best_metric": "loss" if method.endswith("loss") else "accuracy"}
+        if method == "texts apart":
+            vectors = f"{output}.vectors"
+            ernie_pair.train_embedding(model_name_or_path=start, output_dir=vectors, **files, **flags)
+            start, more["pooling"] = f"{vectors}/model_last", "cosine"
+            flags = {**flags, "learning_rate": flags["learning_rate"] / 10}
+        more.update(model_name_or_path=start, output_dir=output, evaluation_strategy="epoch")
+        ernie_pair.train(**more, **files, **flags)
         answers = ernie_pair.load(output).predict(test[COLUMNS[:2]].values.tolist())
         return {method: np.array(answers.probabilities)[:, 1]}
     if method != "vectors":

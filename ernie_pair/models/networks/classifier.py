@@ -17,9 +17,10 @@ This alone never runs any code: a folder may come from anywhere, and importing a
 imported only if the user, by the flag or the argument, names the same class as the folder.
 
 The parameters of PairClassifier have the names of PaddleNLP's XForSequenceClassification, so a saved folder
-loads there and theirs load here. With mean pooling, or an epsilon that PaddleNLP's class does not compute
-with, it is not a PaddleNLP model: its config.json names a class that PaddleNLP does not have. Under mean
-pooling the encoder's pooler is kept unchanged, frozen and unused. B batch, S sequence, D hidden, C classes.
+loads there and theirs load here. With mean pooling or the cosine of `text_cosine`, or an epsilon that
+PaddleNLP's class does not compute with, it is not a PaddleNLP model: its config.json names a class that
+PaddleNLP does not have. Then the encoder's pooler is kept unchanged, frozen and unused. B batch, S sequence,
+D hidden, C classes.
 """
 
 import json
@@ -49,6 +50,7 @@ from ernie_pair.models.networks.encoders import (
     own_head_class,
 )
 from ernie_pair.models.networks.match_embeddings import MatchHead, match_levels
+from ernie_pair.models.networks.text_cosine import CosineHead, texts_apart
 from ernie_pair.models.source import WRITE_FAMILY, ModelSource, open_model
 from ernie_pair.models.spec import CONFIG, ModelSpec, TokenizerSettings, architecture_in, parse_spec
 from ernie_pair.runtime.paddle_patches.layers import init_like
@@ -59,7 +61,7 @@ from ernie_pair.weights.weight_files import Arrays, as_float32
 FLAG = "--model_class"
 Base = TypeVar("Base")
 # Without a class in config.json PaddleNLP takes one by the name of the folder, and answers otherwise.
-MEAN_CLASS = "MeanPooledPairClassifier"
+MEAN_CLASS, COSINE_CLASS = "MeanPooledPairClassifier", "CosinePairClassifier"
 EPSILON_CLASS, SIGMOID_CLASS = "OwnEpsilonPairClassifier", "SigmoidPairClassifier"
 MATCH_CLASS = "MatchPairClassifier"
 HEADS = ("classifier.", "pre_classifier.", MATCH_HEAD)
@@ -147,14 +149,15 @@ class PairClassifier(EncoderModel):
     """A sentence-pair classifier. ``spec`` describes it; a ``dropout`` other than None replaces its rates.
 
     ``pooling``: cls is the input of PaddleNLP's classifier of this family, the pooled output or the state of
-    the first token; mean is that of the last hidden states over all tokens but padding. Empty: ``spec``'s.
+    the first token; mean is that of the last hidden states over all tokens but padding; cosine is that of the
+    means of both texts, each read alone. Empty: ``spec``'s.
     """
 
     def __init__(self, family: str, spec: ModelSpec, dropout: Optional[float] = None, pooling: str = ""):
         spec = spec if spec.family == family else spec.replace(model_type=family)
         super().__init__(_classifier_spec(spec, dropout, pooling or spec.pooling, type(self)))
         self.pooling, self.num_classes = self.spec.pooling, self.spec.num_labels
-        self.head = self.family_spec.head if self.pooling == "cls" else "mean"
+        self.head = self.family_spec.head if self.pooling == "cls" else self.pooling
         rate, usual = self.spec.classifier_dropout, self.encoder.config.hidden_dropout_prob
         self.dropout = nn.Dropout(usual if rate is None else rate)
         self._add_head()
@@ -173,6 +176,9 @@ class PairClassifier(EncoderModel):
     def _add_head(self) -> None:
         made_of = self.encoder.config
         width = made_of.hidden_size
+        if self.head == "cosine":
+            self.classifier = CosineHead(self.num_classes)
+            return
         if self.head in ("pooled", "mean"):
             weights = nn.initializer.Normal(std=getattr(made_of, "initializer_range", 0.02))
             zeros = nn.initializer.Constant(0.0)
@@ -206,7 +212,7 @@ class PairClassifier(EncoderModel):
 
     def unused_parts(self) -> Tuple[str, ...]:
         """Return the name prefixes of the encoder's parameters that no logit depends on."""
-        return self.family_spec.unused + (("pooler.",) if self.pooling == "mean" else ())
+        return self.family_spec.unused + (("pooler.",) if self.pooling != "cls" else ())
 
     def forward(
         self,
@@ -232,6 +238,9 @@ class PairClassifier(EncoderModel):
         last = layers[-1] if self.reads_first_token else None
         unpadded = layers if self.reads_no_padding else None
         spec, levels_BS = self.spec, None
+        if self.head == "cosine":
+            input_ids = texts_apart(input_ids, token_type_ids, self.pad_id)
+            token_type_ids = paddle.zeros_like(input_ids)
         if spec.has_match:
             levels_BS = match_levels(input_ids, token_type_ids, spec.unmatched_ids, spec.token_types)
         states_BSD, pooled_BD = hidden_states(
@@ -239,6 +248,8 @@ class PairClassifier(EncoderModel):
         )
         if self.head == "own":
             logits_BC = self.classifier(states_BSD)
+        elif self.head == "cosine":
+            logits_BC = self.classifier(self._pooled(states_BSD, pooled_BD, input_ids))
         else:
             logits_BC = self.classifier(self.dropout(self._pooled(states_BSD, pooled_BD, input_ids)))
         if levels_BS is not None:
@@ -256,7 +267,7 @@ class PairClassifier(EncoderModel):
         tokens, for example in a hook, must override this; one that overrides `_pooled`, and any caller of
         ``encoder``, gets all tokens.
         """
-        if self.reads_all_tokens or self.head == "mean" or not self._has_usual("_pooled"):
+        if self.reads_all_tokens or self.pooling != "cls" or not self._has_usual("_pooled"):
             return False
         if self.head == "own" and type(self.classifier) is not own_head_class(self.family, self.encoder):
             return False
@@ -269,13 +280,13 @@ class PairClassifier(EncoderModel):
         A subclass that overrides `_pooled` or `reads_first_token` gets them.
         """
         is_usual = self._has_usual("_pooled") and self._has_usual("reads_first_token")
-        return (self.head == "mean" and is_usual) or self.reads_first_token
+        return (self.pooling != "cls" and is_usual) or self.reads_first_token
 
     def _has_usual(self, name: str) -> bool:
         return getattr(type(self), name) is getattr(PairClassifier, name)
 
     def _pooled(self, states_BSD, pooled_BD, input_ids):
-        if self.head == "mean":
+        if self.pooling != "cls":
             is_text_BS1 = is_token_in(input_ids, self.pad_id).astype(states_BSD.dtype).unsqueeze(-1)
             return masked_mean(states_BSD, is_text_BS1)
         if self.head == "dense":
@@ -304,8 +315,8 @@ def _classifier_spec(spec: ModelSpec, dropout: Optional[float], pooling: str, mo
         architecture = SIGMOID_CLASS
     if spec.has_match:
         architecture = MATCH_CLASS
-    if pooling == "mean":
-        architecture, more["pooling"] = MEAN_CLASS, pooling
+    if pooling != "cls":
+        architecture, more["pooling"] = COSINE_CLASS if pooling == "cosine" else MEAN_CLASS, pooling
     own_class = path_of_class(model_class, PairClassifier)
     if own_class:  # which PaddleNLP has not: under another name it would load the rest, and answer otherwise
         architecture, more["model_class"] = model_class.__name__, own_class

@@ -102,9 +102,10 @@ class PairConfig(RowFlags, TrainingFlags):
     model_class: str = new_model_option(
         "", help="your own subclass of PairClassifier, package.module:Class", resume="fixed"
     )
-    pooling: Literal["cls", "mean"] = new_model_option(
+    pooling: Literal["cls", "mean", "cosine"] = new_model_option(
         "cls",
-        help="input of the classifier: the pooled output of the encoder, or the mean of its hidden states",
+        help="input of the classifier: the pooled output of the encoder, the mean of its hidden states, or "
+        "how similar those of both texts are, each read alone, which few labels are enough for",
         resume="fixed",
     )
     match_embeddings: Union[bool, Literal["auto"]] = new_model_option(

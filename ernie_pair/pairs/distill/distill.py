@@ -47,7 +47,7 @@ from ernie_pair.pairs.data.in_memory_pairs import ARGUMENTS, PairDataset, held, 
 from ernie_pair.pairs.data.row_cache import LOCK_SECONDS
 from ernie_pair.pairs.targets.metrics import choose_metric
 from ernie_pair.pairs.train.datasets import PairData, open_pairs
-from ernie_pair.pairs.train.initial_model import InitialModel
+from ernie_pair.pairs.train.initial_model import InitialModel, match_asked
 from ernie_pair.pairs.train.loss import Forward, PairLoss, RowLosses, ToDevice
 from ernie_pair.pairs.train.train_pair import PairTask
 from ernie_pair.runtime.paddle_patches.core_settings import without_tf32
@@ -278,10 +278,10 @@ def open_student(config: StudentConfig, teacher: Teacher) -> InitialModel:
     are random. Raises InputError when the sizes do not fit, or the two read texts otherwise.
     """
     base = _base_of(config, teacher)
-    base = with_match(base, config.match_embeddings)
-    spec = student_spec(config, base.spec, is_pretrained=bool(config.model_name_or_path))
     theirs = "cls" if config.model_name_or_path else teacher.model.pooling
-    pooling = "mean" if "mean" in (config.pooling, theirs) else "cls"
+    pooling = theirs if config.pooling == "cls" else config.pooling
+    base = with_match(base, match_asked(config, pooling, base.spec.labels))
+    spec = student_spec(config, base.spec, is_pretrained=bool(config.model_name_or_path))
     source = ModelSource(base.name, spec, base.vocab_file, None)
     model = build_classifier(source, config.seed, config.dropout, pooling, type(teacher.model))
     num_frozen_layers(config, len(model.layers()))  # refused before any data are read
@@ -347,8 +347,9 @@ def _begin(config: StudentConfig, model: PairClassifier, base: ModelSource, teac
             if name.startswith(prefix) and len(model.layers()) == len(taken):
                 number, _, rest = name[len(prefix) :].partition(".")
                 name = f"{prefix}{taken[int(number)]}.{rest}"
-            if name.startswith(MATCH_HEAD) and name not in theirs:
-                continue  # it begins at 0
+            is_other = name.startswith("classifier.") and theirs[name].shape != parameter.shape
+            if is_other or name.startswith(MATCH_HEAD) and name not in theirs:
+                continue  # of another --pooling; it begins at 0
             array = theirs[name].numpy()
             if name.endswith(TYPES):
                 array = fit_rows(array, base.spec.token_types, model.spec.has_match, base.name)

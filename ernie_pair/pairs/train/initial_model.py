@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Callable, Literal, Mapping, NamedTuple, Optional, TypeVar, Union
+from typing import Any, Callable, Literal, Mapping, NamedTuple, Optional, TypeVar, Union, cast
 
 import paddle
 from paddle import nn
@@ -82,7 +82,7 @@ def open_initial_model(
     if config.label_map or labels != before.labels:
         source = replace(source, spec=before.with_labels(labels))
     own = trusted_class(source, config.model_class, PairClassifier, is_trained=False)
-    asked = config.match_embeddings
+    asked = match_asked(config, config.pooling, labels)
     if asked == "auto" and config.save_format != "paddle":  # no class of transformers has them
         asked = source.spec.has_match
     source = with_match(source, asked)
@@ -129,11 +129,30 @@ def wrap_model(model: PairClassifier, vocab_file: Path, config: PairConfig) -> I
     return InitialModel(model, source, "start from the model as given")
 
 
+def match_asked(config: PairConfig, pooling: str, labels: Labels) -> Union[bool, str]:
+    """Return --match_embeddings, and False under ``pooling`` cosine, where each text is read alone.
+
+    Raises InputError where that is asked for all the same, and for more than two classes.
+    """
+    if pooling != "cosine":
+        return config.match_embeddings
+    if config.match_embeddings is True:
+        raise InputError(
+            "--match_embeddings true tells each text of the other, and --pooling cosine reads it alone; "
+            "leave one of them out"
+        )
+    if len(labels.names) > 2:
+        raise InputError(
+            f"--pooling cosine tells two classes apart, or gives scores, and there are {len(labels.names)} "
+            "classes; use --pooling mean"
+        )
+    return False
+
+
 def config_of_model(config: PairConfig, model: PairClassifier) -> PairConfig:
     """Return ``config`` with the family, class, pooling and dropout that ``model`` has already."""
     dropout = config.dropout if model.spec.hidden_dropout is None else model.spec.hidden_dropout
-    pooling: Literal["cls", "mean"] = "mean" if model.pooling == "mean" else "cls"
-    own = model.spec.model_class
+    own, pooling = model.spec.model_class, cast(Literal["cls", "mean", "cosine"], model.pooling or "cls")
     config = replace(config, match_embeddings=model.spec.has_match)
     return replace(config, model_type=model.family, pooling=pooling, dropout=dropout, model_class=own)
 

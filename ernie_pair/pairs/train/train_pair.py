@@ -54,6 +54,7 @@ from ernie_pair.training.training_step import LossParts, MicroBatchResult, Pendi
 
 LOSS, DIVERGENCE, NUM_CORRECT, PARTS = range(4)  # places among the numbers of a pass, see `LossParts`
 RESAMPLES = 200
+FITTED_ON = 10_000  # pairs, at most, that the head of --pooling cosine begins with
 COMMANDS = """\
 ernie-pair evaluate --model_path . --input_file pairs.tsv --output_file metrics.json
 ernie-pair predict --model_path . --input_file pairs.tsv --output_file predictions.tsv"""
@@ -160,10 +161,11 @@ class PairTask(Task):
                 "match embeddings: the encoder is told which tokens stand in the other text too; PaddleNLP "
                 "alone cannot load such a model, and can with --match_embeddings false"
             )
-        if self.model.pooling == "mean":
+        if self.model.pooling not in ("", "cls"):
             logger.info(
-                "--pooling mean: the models of this run load in ernie-pair alone, and not in PaddleNLP's "
-                "AutoModelForSequenceClassification, which has no such pooling"
+                "--pooling %s: the models of this run load in ernie-pair alone, and not in PaddleNLP's "
+                "AutoModelForSequenceClassification, which has no such pooling",
+                self.model.pooling,
             )
         if isinstance(self.model, CustomModel):
             logger.info(
@@ -181,6 +183,8 @@ class PairTask(Task):
         config, overrides, labels = self.config, self.overrides, self.model.spec.labels
         if self.model.spec.has_match and not self.model.match_head.is_told():
             self.model.match_head.tell_information(self.data.token_counts)
+        if self.model.pooling == "cosine" and not self.model.classifier.is_fitted():
+            self._fit_cosine_head(process_group)
         optimizer = overrides.make_optimizer() if overrides.make_optimizer else None
         scheduler = overrides.make_scheduler(total_steps, optimizer) if overrides.make_scheduler else None
         if scheduler is None and optimizer is not None:
@@ -197,6 +201,14 @@ class PairTask(Task):
         if config.fgm_epsilon:
             words = self.model.encoder.embeddings.word_embeddings.weight
             self.fgm = Fgm(words, config.fgm_epsilon, process_group.average)
+
+    def _fit_cosine_head(self, process_group: Any) -> None:
+        """Let a new head begin with what the model says of the training pairs; of many, of the dev pairs."""
+        head, data, size = self.model.classifier, self.data, self.config.batch_size
+        rows = data.dev if data.train is None or len(data.train) > FITTED_ON else data.train
+        head.begin(1.0, 0.0)
+        logits = predict_logits(self.model, rows, size, process_group)  # of two classes half of it, and less
+        head.fit(logits[:, -1] * logits.shape[1], rows.known_labels, self.model.spec.labels)
 
     def pin_batches(self) -> Optional[Callable[[list[Batch]], list[Batch]]]:
         """Return what lays the next micro-batches into pinned memory, from which a GPU reads on its own."""
