@@ -87,7 +87,7 @@ EFFICIENCY = 0.7  # of the rate of products alone that a step of training reache
 MASKED = 0.15
 BATCH, SAMPLES = 32, 64  # pairs of a step of training, samples of one of pretraining
 STEPS = 400  # of training, the fewest
-FEW_FOR_A_CLASSIFIER = 300  # rows; of fewer, texts that are read apart tell more, see docs/en/few-labels.md
+FEW_FOR_A_CLASSIFIER = 300  # rows: of fewer, texts are read apart, see docs/en/few-labels.md
 FEW, FEW_RATE = 10_000, 1e-4  # fewer pairs than these are learnt at this rate after pretraining
 PASSES, MIN_STEPS = 20, 200  # the most over the text, and the fewest in all
 

@@ -60,6 +60,7 @@ def halved(config, folder):
     "flags",
     [
         {"freeze_layers": 1, "use_recompute": True, "layer_decay": 0.9},
+        {"pooling": "cosine"},
         pytest.param({"freeze": "encoder", "pooling": "mean"}, marks=pytest.mark.slow),
     ],
 )

@@ -199,7 +199,7 @@ def test_of_many_pairs_or_no_two_classes_they_are_read_together(asked, config, t
     pipeline(replace(config, **flags))
     (train,) = (line for line in asked() if line.startswith("train"))
     assert f"--model_name_or_path={tmp_path}/a model/dynamic " in train and "--pooling" not in train
-    of_scores = replace(config, are_scores=True)
+    of_scores = replace(config, are_scores=True, output_dir=str(tmp_path / "scores"))
     assert not Plan(of_scores, inspect_inputs(of_scores)).reads_apart
 
 
