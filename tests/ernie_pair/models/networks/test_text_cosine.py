@@ -118,7 +118,7 @@ def test_labels_that_tell_nothing_leave_something_to_learn():
 
 
 @pytest.mark.parametrize("target", ["classification", "regression", "ranking"])
-def test_training_begins_with_the_fitted_head_and_resumes_exactly(tmp_path, target):
+def test_training_begins_with_the_fitted_head_and_resumes(tmp_path, target):
     flags = {"pooling": "cosine", "max_steps": 4, "checkpoint_steps": 2, "learning_rate": 1e-3}
     config = (
         train_config(tmp_path, **flags)
@@ -156,7 +156,7 @@ def test_a_student_reads_texts_as_its_teacher_does(tmp_path):
         ({"save_format": "hf"}, "pooling is .cosine., and no class of transformers classifies that"),
     ],
 )
-def test_what_it_cannot_be_is_refused_before_anything_is_written(tmp_path, flags, said):
+def test_what_it_cannot_be_is_refused_before_the_start(tmp_path, flags, said):
     with pytest.raises(InputError, match=said):
         train_pair(train_config(tmp_path, pooling="cosine", **flags))
     assert not (tmp_path / "out").exists()
