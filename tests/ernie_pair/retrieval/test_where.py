@@ -99,3 +99,22 @@ def test_where_of_the_command_and_what_is_wrong_with_it(tmp_path, capsys):
     ):
         with pytest.raises(InputError, match=reason):
             search_texts(SearchConfig(index, text="今", where=where))
+
+
+def test_a_graph_that_does_not_reach_enough_compares_all(tmp_path, embedder, monkeypatch):
+    """Threads that build a graph may leave a part of it that no path leaves."""
+    monkeypatch.setattr("ernie_pair.retrieval.index.SMALL_GRAPH", 0)
+    searcher = PairSearcher(indexed(tmp_path, kind="hnsw"), "any", recall_k=9, breadth=400)
+    expected = [[hit.id for hit in hits] for hits in searcher.search_many(QUERIES, 9)]
+    graph = searcher.texts._index._index
+
+    class Cut:
+        ntotal = graph.ntotal
+
+        def search(self, vectors, asked, params=None):
+            cosines, places = graph.search(vectors, asked, params=params)
+            places[::2, 3:] = -1
+            return cosines, places
+
+    searcher.texts._index._index = Cut()
+    assert [[hit.id for hit in hits] for hits in searcher.search_many(QUERIES, 9)] == expected
