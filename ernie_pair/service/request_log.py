@@ -160,10 +160,11 @@ def log_lines(path: str) -> Iterator[Dict[str, Any]]:
         try:
             with open(file, "rb") as lines:
                 for number, line in enumerate(lines, start=1):
-                    with suppress(JsonError, KeyError, TypeError):
+                    with suppress(JsonError, KeyError, TypeError, ValueError):
                         found = parse_json_object(line)
                         texts = [found[name] for name in ("time", "endpoint", "model")]
                         sizes = [*found["scores"], *found["characters"]]
+                        datetime.fromisoformat(texts[0])
                         if all(isinstance(text, str) for text in texts) and all(map(is_number, sizes)):
                             yield found
                             continue

@@ -131,8 +131,10 @@ def test_hashed_texts_are_no_examples(asked):
 def test_damaged_lines_are_counted_by_file_and_line(asked, capfd):
     with open(asked.log, "ab") as log:
         log.write(b'{"time": "2026\n{"endpoint": 3}\n\xff\n')
+        line = Path(asked.log).read_bytes().splitlines(True)[0]
+        log.write(line.replace(json.loads(line)["time"].encode(), b"yesterday"))
     assert drift(asked)["verdict"] == "nothing moved"
-    assert f"{asked.log}:81: damaged; 3 such lines left out" in capfd.readouterr().err
+    assert f"{asked.log}:81: damaged; 4 such lines left out" in capfd.readouterr().err
 
 
 def test_what_cannot_be_compared_is_refused_in_a_line(asked, tmp_path):
