@@ -25,7 +25,7 @@ A_DAY, DRIFT = 250, 8
 def traffic(day):
     """The pairs of a day; from DRIFT on most first texts are longer than any before."""
     rng = np.random.default_rng(day)
-    for left, right, _ in toy_rows(A_DAY, seed=100 + day):
+    for left, right, _ in toy_rows(A_DAY, seed=200 + day):
         if day >= DRIFT and rng.random() < 0.8:
             left += "".join(rng.choice(list(CHARACTERS), 6))
         yield left, right

@@ -15,7 +15,7 @@ REQUIRED = ["--output_dir=o", "--model_name_or_path=m", "--train_file=t", "--dev
 @pytest.mark.parametrize("settings, words", [
     ({"learning_rate": "5e-5"}, "learning_rate takes a number, not '5e-5'; correct it"),
     ({"batch_size": 0}, "batch_size=0 is below 1; use 1 or more"),
-    ({"pooling": "max"}, "pooling takes one of cls, mean, not 'max'; correct it"),
+    ({"pooling": "max"}, "pooling takes one of cls, mean, cosine, not 'max'; correct it"),
     ({"streaming": True}, "streaming=True does not know the number of rows; pass max_steps"),
     ({"freeze": "encoder", "freeze_layers": 1},
      "freeze encoder freezes all layers, and freeze_layers=1 some; leave one of them out"),
