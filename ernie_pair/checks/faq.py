@@ -343,7 +343,8 @@ class SearchSteps:
         self.encoder, variants = "", counted(len(self.held_out), "variant")
         self.why_no_encoder = (
             f"no encoder is trained: besides the {variants} held out, {self.num_learned} pairs are there to "
-            f"learn from, of {BATCH} needed; give more variants, answers or an encoder (--model_name_or_path)"
+            f"learn from, of {BATCH} needed; give more variants, answers or an embedding model "
+            "(--model_name_or_path)"
         )
         if not reranker:  # there is one way to search, and none to choose
             self.choosing, self.measuring = [], [*self.choosing, *self.measuring]

@@ -444,18 +444,24 @@ class Plan:
             "epochs": self.epochs,
             "seed": config.seed,
         }
-        decided = f"{counted(self.epochs, 'epoch')} of batches of {BATCH}, rate {rate:g}"
-        if self.reads_apart:
+        rates, more = f"{rate:g}", {"pooling": "cosine"} if self.reads_apart else {}
+        if self.reads_apart and self._have_other_texts():
             # Few dev pairs say little of vectors: the last ones are taken. They may even have no match.
-            match = match_class(self.inputs.labels)
-            searched = dev if match in self._read("dev").known_labels else train
-            commands.append(self.recipe.train_embedding(start, VECTORS, **{**flags, "dev_file": searched}))
+            searched = dev if match_class(self.inputs.labels) in self._read("dev").known_labels else train
+            vectors = {**flags, "dev_file": searched}
+            commands.append(self.recipe.train_embedding(start, VECTORS, **vectors))
             flags.pop("from_scratch", None)
-            flags.update(pooling="cosine", learning_rate=rate / 10)
-            start = str(self.folder / VECTORS / "model_last")
-            decided += f" for vectors, and {rate / 10:g} for what their cosine says of a match"
-        commands.append(self.recipe.train(start, "pair", **flags, evaluation_strategy="epoch"))
+            flags["learning_rate"], start = rate / 10, str(self.folder / VECTORS / "model_last")
+            rates += f" for vectors, and {rate / 10:g} for what their cosine says of a match"
+        commands.append(self.recipe.train(start, "pair", **flags, **more, evaluation_strategy="epoch"))
+        decided = f"{counted(self.epochs, 'epoch')} of batches of {BATCH}, rate {rates}"
         return Step(TRAIN, commands, decided=lambda: decided)
+
+    def _have_other_texts(self) -> bool:
+        """Return whether the matches do not all share a text: otherwise none has others beside it."""
+        pairs = self._read("train")
+        matches = np.flatnonzero(pairs.known_labels == match_class(self.inputs.labels)).tolist()
+        return all(len({side[row] for row in matches}) > 1 for side in (pairs.left, pairs.right))
 
     def _evaluate(self) -> Step:
         """Choose temperature and threshold on the dev pairs, save both, and measure with them."""
@@ -463,14 +469,16 @@ class Plan:
         made = {"output_file": folder / "evaluation.json", "report": folder / "evaluation"}
         fitted: dict[str, object] = {}
         labels = self.inputs.labels
-        # Of few dev pairs all may be of one class: then nothing can be chosen by them.
-        if labels.has_classes and len(np.unique(self._read("dev").known_labels)) > 1:
+        has_choice = labels.has_classes and len(np.unique(self._read("dev").known_labels)) > 1
+        if has_choice:
             fitted.update(calibrate_on=dev, save_temperature="auto")
             if len(labels.names) == 2:
                 fitted.update(save_threshold="true", tune_for="accuracy")
         flags = {**row_flags, **made, **fitted, "device": self.config.device}
         words = words_of("evaluate", model_path=folder / "pair", input_file=test, **flags)
-        return Step("evaluate", [words], decided=lambda: self._verdict_of_pairs)
+        none = f"all pairs of {dev} have one label: no threshold could be chosen by them; "
+        note = none if labels.has_classes and not has_choice else ""
+        return Step("evaluate", [words], decided=lambda: note + self._verdict_of_pairs)
 
     def _read(self, split: str) -> Pairs:
         file, row_flags = self.file(split)

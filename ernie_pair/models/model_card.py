@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+import numpy as np
+
 from ernie_pair.checkpoint.manifest import installed_versions
 from ernie_pair.core.errors import counted, printable
 from ernie_pair.core.files.atomic_folder import MADE, README
@@ -112,8 +114,16 @@ def are_thresholds(found: object) -> bool:
 
 
 def facts_of(card: ModelCard) -> Dict[str, object]:
-    """Return what the record of a model's folder says of its data and metrics, for later cards."""
-    measured = {"on": card.measured_on, "metrics": {name: list(m) for name, m in card.metrics.items()}}
+    """Return what the record of a model's folder says of its data and metrics, for later cards.
+
+    A metric that says nothing, as the AUC of one class, is left out: no JSON has NaN.
+    """
+    metrics = {
+        name: [value, None if interval is None or not np.isfinite(interval).all() else interval]
+        for name, (value, interval) in card.metrics.items()
+        if np.isfinite(value)
+    }
+    measured = {"on": card.measured_on, "metrics": metrics}
     return {DATA: [list(one) for one in card.data], MEASURED: measured}
 
 

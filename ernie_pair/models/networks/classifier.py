@@ -339,6 +339,8 @@ def load_initial_weights(model: PairClassifier, source: ModelSource, is_other_ta
         found = {name: array for name, array in found.items() if not name.startswith(HEADS)}
     theirs, ours = (source.spec.pooling, source.spec.model_class), (model.pooling, model.spec.model_class)
     is_other_head = is_other_task or theirs != ours
+    if is_other_head:
+        found = {name: array for name, array in found.items() if not name.startswith(HEADS[:2])}
     headless = is_other_head or not any(name.startswith(HEADS[0]) for name in found)
     # The head, and the parameters of a subclass.
     outside = [name for name, _ in model.named_parameters() if not name.startswith(f"{model.attribute}.")]
@@ -353,7 +355,8 @@ def load_initial_weights(model: PairClassifier, source: ModelSource, is_other_ta
     )
     set_matching(model, found, source.weights, may_miss=may_miss, may_have=unused)
     passed_over = sum(name.startswith(model.family_spec.pretraining_heads) for name in found)
-    notes = ["the classifier is new and random" if headless else "with its classifier"]
+    new = "is new and begins with the labels" if model.head == "cosine" else "is new and random"
+    notes = [f"the classifier {new}" if headless else "with its classifier"]
     notes += ["the pooler is new and random"] if _absent_pooler(found, model) else []
     if source.has_match_in_file and not model.spec.has_match:
         notes += ["its match embeddings are left out, which changes its answers"]

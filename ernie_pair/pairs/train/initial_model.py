@@ -132,10 +132,15 @@ def wrap_model(model: PairClassifier, vocab_file: Path, config: PairConfig) -> I
 def match_asked(config: PairConfig, pooling: str, labels: Labels) -> Union[bool, str]:
     """Return --match_embeddings, and False under ``pooling`` cosine, where each text is read alone.
 
-    Raises InputError where that is asked for all the same, and for more than two classes.
+    Raises InputError where that or --symmetric is asked for all the same, and for more than two classes.
     """
     if pooling != "cosine":
         return config.match_embeddings
+    if config.symmetric != "none":
+        raise InputError(
+            f"--symmetric {config.symmetric} brings two orders together, and --pooling cosine reads each "
+            "text alone; leave one of them out"
+        )
     if config.match_embeddings is True:
         raise InputError(
             "--match_embeddings true tells each text of the other, and --pooling cosine reads it alone; "

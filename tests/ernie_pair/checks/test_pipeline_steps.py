@@ -33,6 +33,9 @@ case "$*" in
     for label in 0 1; do
         printf '{{"text_a": "开户", "text_b": "怎么开户", "label": "%s"}}\n' $label
     done | tee "$dir/dev.jsonl" >"$dir/test.jsonl"
+    for n in 1 2 3; do
+        printf '{{"text_a": "开户%s", "text_b": "怎么开户%s", "label": "%s"}}\n' $n $n $((n > 1))
+    done >"$dir/train.jsonl"
     ;;
 prepare*)
     mkdir -p "${{prefix%/*}}"
@@ -177,7 +180,7 @@ def test_pairs_that_choose_the_model_do_not_measure_it(asked, config, given):
         inspect_inputs(replace(config, dev_file=given["dev_file"], test_file=given["dev_file"]))
 
 
-def test_dev_pairs_of_one_class_choose_nothing(asked, config, given, tmp_path):
+def test_dev_pairs_of_one_class_choose_nothing(asked, config, given, tmp_path, capsys):
     """For `evaluate` refuses to choose on them."""
     ones = [row for row in (tmp_path / "dev.tsv").read_text("utf-8").splitlines(True) if row.endswith("1\n")]
     (tmp_path / "dev.tsv").write_text("".join(ones), encoding="utf-8")
@@ -189,6 +192,10 @@ def test_dev_pairs_of_one_class_choose_nothing(asked, config, given, tmp_path):
     ]
     (tmp_path / "dev.tsv").write_text("".join(zeros[:9]), encoding="utf-8")
     pipeline(replace(config, **given, output_dir=str(tmp_path / "zeros")))
+    said = capsys.readouterr().err
+    assert (
+        f"all pairs of {given['dev_file']} have one label: no threshold could be chosen by them; it" in said
+    )
     vectors, train = [line for line in asked() if line.startswith("train")][-2:]
     assert f"--dev_file={config.train_file} " in vectors and f"--dev_file={given['dev_file']} " in train
 
@@ -201,6 +208,16 @@ def test_of_many_pairs_or_no_two_classes_they_are_read_together(asked, config, t
     assert f"--model_name_or_path={tmp_path}/a model/dynamic " in train and "--pooling" not in train
     of_scores = replace(config, are_scores=True, output_dir=str(tmp_path / "scores"))
     assert not Plan(of_scores, inspect_inputs(of_scores)).reads_apart
+
+
+def test_matches_of_one_text_train_no_vectors(asked, config, given, tmp_path):
+    rows = [f"怎么办{n}\t怎么注销信用卡\t1\n" for n in range(20)] + [
+        f"天{n}\t你好{n}\t0\n" for n in range(20)
+    ]
+    (tmp_path / "pairs.tsv").write_text("".join(rows), encoding="utf-8")
+    pipeline(replace(config, **given))
+    (train,) = (line for line in asked() if line.startswith("train"))
+    assert f"--model_name_or_path={tmp_path}/a model/dynamic " in train and "--pooling=cosine" in train
 
 
 def test_an_embedding_model_is_a_start_of_any_number_of_pairs(asked, config, tmp_path, capsys):

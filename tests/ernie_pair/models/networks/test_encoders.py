@@ -170,11 +170,16 @@ def test_mean_pooling_warns_that_paddlenlp_cannot_load_it(tmp_path, capfd):
 
 @pytest.mark.parametrize("family", ["ernie_gram", "electra"])
 def test_changing_the_pooling_starts_a_new_classifier(make, family):
-    model, other = make(family), make(family, "mean")
-    for name, first, second in (("a", model, make(family, "mean")), ("b", other, make(family))):
-        folder = make.saved(first, name)
+    others = [("cls", "mean"), ("mean", "cls"), ("cls", "cosine"), ("cosine", "mean"), ("cosine", "cls")]
+    for one, other in others:
+        first, second = make(family, one), make(family, other)
+        for parameter in first.classifier.parameters():
+            parameter.set_value(parameter + 1)
+        folder = make.saved(first, f"{one}-{other}")
         source = open_model(str(folder), model_type=family, from_scratch=False)
+        head = {name: value.numpy() for name, value in second.classifier.state_dict().items()}
         assert "the classifier is new" in load_initial_weights(second, source)
+        assert all(np.array_equal(second.classifier.state_dict()[name].numpy(), head[name]) for name in head)
         states = (m.encoder.embeddings.word_embeddings.weight.numpy() for m in (first, second))
         assert np.array_equal(*states)
 

@@ -148,6 +148,7 @@ def test_a_student_reads_texts_as_its_teacher_does(tmp_path):
 @pytest.mark.parametrize(
     "flags, said",
     [
+        ({"symmetric": "average"}, "symmetric average brings two orders together, and pooling cosine reads"),
         (
             {"match_embeddings": True},
             "match_embeddings=True tells each text of the other, and pooling cosine",

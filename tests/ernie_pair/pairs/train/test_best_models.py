@@ -16,6 +16,7 @@ from ernie_pair.checkpoint.run_folder import find_best, point_best
 from ernie_pair.core.errors import InputError
 from ernie_pair.core.files.atomic_files import own_name
 from ernie_pair.core.files.atomic_folder import list_content
+from ernie_pair.models.model_card import measured_in
 from ernie_pair.models.model_folder import list_model_files, resolve_model_folder
 from ernie_pair.models.networks.classifier import load_classifier
 from ernie_pair.pairs.train.train_pair import train_pair
@@ -53,6 +54,17 @@ def test_a_failed_best_model_write_leaves_the_earlier_one(tmp_path):
     with pytest.raises(OSError, match="No space left on device"):
         judged(tmp_path, 0.6, write=full_disk)
     assert names(tmp_path) == ["best", "best-accuracy-0.5000"]
+
+
+def test_a_metric_that_says_nothing_hides_no_best_model(tmp_path):
+    """Of dev pairs of one class: their AUC is NaN, which no JSON has."""
+    config = train_config(tmp_path, max_steps=2, eval_freq=1)
+    rows = Path(config.dev_file).read_text("utf-8").splitlines(True)
+    Path(config.dev_file).write_text("".join(row for row in rows if row.endswith("1\n")), "utf-8")
+    best = train_pair(config).best_model
+    assert best is not None and Path(best).is_dir() and best == find_best(tmp_path / "out")
+    on, metrics = measured_in(Path(best))
+    assert on and "accuracy" in metrics and "auc" not in metrics
 
 
 @pytest.mark.parametrize("metric, kept", [("f1", ["0.2000", "0.3000", "0.4000"]), ("loss", None)])
