@@ -20,9 +20,9 @@ PACKAGES = ("data_tools", "ernie_pair")
 OPTIONS = "ernie_pair/core/cli/"  # which flags there are is known there
 KERNELS = "ernie_pair/kernels/library.py"  # the first call into it from a model is its first layer
 LIMITS = {  # what is counted: at most, aim
-    "lines of data_tools and ernie_pair": (67_064, 42_000),
+    "lines of data_tools and ernie_pair": (67_092, 42_000),
     "lines of scripts": (5_727, 3_500),
-    "lines of tests": (63_980, 36_000),
+    "lines of tests": (64_036, 36_000),
     "files of the package": (294, 200),
     "lists of flag names outside options": (0, 0),
     "flags, distinct": (315, 200),
