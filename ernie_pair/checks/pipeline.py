@@ -469,15 +469,14 @@ class Plan:
         made = {"output_file": folder / "evaluation.json", "report": folder / "evaluation"}
         fitted: dict[str, object] = {}
         labels = self.inputs.labels
-        has_choice = labels.has_classes and len(np.unique(self._read("dev").known_labels)) > 1
-        if has_choice:
+        if has_choice := labels.has_classes and len(np.unique(self._read("dev").known_labels)) > 1:
             fitted.update(calibrate_on=dev, save_temperature="auto")
             if len(labels.names) == 2:
                 fitted.update(save_threshold="true", tune_for="accuracy")
         flags = {**row_flags, **made, **fitted, "device": self.config.device}
         words = words_of("evaluate", model_path=folder / "pair", input_file=test, **flags)
-        none = f"all pairs of {dev} have one label: no threshold could be chosen by them; "
-        note = none if labels.has_classes and not has_choice else ""
+        note = f"all pairs of {dev} have one label: no threshold could be chosen by them; "
+        note = "" if has_choice or not labels.has_classes else note
         return Step("evaluate", [words], decided=lambda: note + self._verdict_of_pairs)
 
     def _read(self, split: str) -> Pairs:

@@ -27,7 +27,7 @@ import numpy as np
 
 from ernie_pair.core.errors import InputError, counted, describe_os_error
 from ernie_pair.core.files.atomic_files import try_lock
-from ernie_pair.core.files.json_file import JsonError, is_number, parse_json_object
+from ernie_pair.core.files.json_file import is_number, parse_json_object
 from ernie_pair.inference.token_rows import Reading
 
 FILES = 10  # in all
@@ -160,7 +160,7 @@ def log_lines(path: str) -> Iterator[Dict[str, Any]]:
         try:
             with open(file, "rb") as lines:
                 for number, line in enumerate(lines, start=1):
-                    with suppress(JsonError, KeyError, TypeError, ValueError):
+                    with suppress(KeyError, TypeError, ValueError):
                         found = parse_json_object(line)
                         texts = [found[name] for name in ("time", "endpoint", "model")]
                         sizes = [*found["scores"], *found["characters"]]

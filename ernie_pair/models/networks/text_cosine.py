@@ -5,6 +5,8 @@ arXiv:1908.10084). All is computed from the ids of the pair inside the graph: fi
 the inputs of exports stay as they are. B batch, S sequence, C classes.
 """
 
+from typing import Any
+
 import numpy as np
 import paddle
 from paddle import nn
@@ -78,14 +80,13 @@ class CosineHead(nn.Layer):
         is_known = known != UNLABELLED if labels.has_classes else np.isfinite(known)
         cosines, known = cosines[is_known, None].astype(np.float64), known[is_known]
         is_learned = labels.has_classes or labels.target == REGRESSION
+        sign = -1 if labels.has_classes and match_class(labels) == 0 else 1
         if not is_learned or len(np.unique(known)) < 2 or np.ptp(cosines) == 0:
-            self.begin(SLOPE, -SLOPE * float(cosines.mean()) if len(cosines) else 0.0)
+            self.begin(sign * SLOPE, -sign * SLOPE * float(cosines.mean()) if len(cosines) else 0.0)
             return
         middle, spread = float(cosines.mean()), float(cosines.std())
-        of_scores = Ridge(alpha=1e-6) if not labels.has_classes else None
-        found = (of_scores or LogisticRegression()).fit((cosines - middle) / spread, known)
+        regression: Any = LogisticRegression() if labels.has_classes else Ridge(alpha=1e-6)
+        found = regression.fit((cosines - middle) / spread, known)
         rise = float(np.ravel(found.coef_)[0])
-        if labels.has_classes and abs(rise) < LEAST:
-            rise = -LEAST if match_class(labels) == 0 else LEAST
-        slope = rise / spread
+        slope = (sign * LEAST if labels.has_classes and abs(rise) < LEAST else rise) / spread
         self.begin(slope, float(np.ravel(found.intercept_)[0]) - slope * middle)

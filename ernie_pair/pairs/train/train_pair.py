@@ -207,7 +207,7 @@ class PairTask(Task):
         head, data, size = self.model.classifier, self.data, self.config.batch_size
         rows = data.dev if data.train is None or len(data.train) > FITTED_ON else data.train
         head.begin(1.0, 0.0)
-        logits = predict_logits(self.model, rows, size, process_group)  # of two classes half of it, and less
+        logits = predict_logits(self.model, rows, size, process_group)  # the cosine, of class 1 half of it
         head.fit(logits[:, -1] * logits.shape[1], rows.known_labels, self.model.spec.labels)
 
     def pin_batches(self) -> Optional[Callable[[list[Batch]], list[Batch]]]:

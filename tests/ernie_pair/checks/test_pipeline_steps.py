@@ -187,9 +187,8 @@ def test_dev_pairs_of_one_class_choose_nothing(asked, config, given, tmp_path, c
     pipeline(replace(config, **given))
     (evaluate,) = (line for line in asked() if line.startswith("evaluate"))
     assert not any(f"--{flag}" in evaluate for flag in ("save_t", "tune_for", "calibrate_on"))
-    zeros = [
-        row for row in (tmp_path / "pairs.tsv").read_text("utf-8").splitlines(True) if row.endswith("0\n")
-    ]
+    rows = (tmp_path / "pairs.tsv").read_text("utf-8").splitlines(True)
+    zeros = [row for row in rows if row.endswith("0\n")]
     (tmp_path / "dev.tsv").write_text("".join(zeros[:9]), encoding="utf-8")
     pipeline(replace(config, **given, output_dir=str(tmp_path / "zeros")))
     said = capsys.readouterr().err
